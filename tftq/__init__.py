@@ -1,0 +1,1 @@
+"""tftq: quantization-aware training for the Temporal Fusion Transformer."""

@@ -1,0 +1,1 @@
+"""Parquet or CSV to windows: bars, segments, features, roles, splits and scalings."""

@@ -1,0 +1,33 @@
+"""The errors that tftq raises for its users; each says what, where, what is allowed and what to do."""
+
+
+class TftqError(ValueError):
+    """The base of every error a user can cause and mend."""
+
+
+class RecipeError(TftqError):
+    """A recipe that does not say something runnable."""
+
+
+class DataError(TftqError):
+    """A file, column or bar that cannot be used as it lies."""
+
+
+class RunFolderError(TftqError):
+    """A run folder that cannot be written or resumed."""
+
+
+class CheckpointError(TftqError):
+    """A checkpoint that is missing, damaged or of another recipe."""
+
+
+class PrecisionError(TftqError):
+    """A number format that the device at hand cannot compute in."""
+
+
+class QuantizationError(TftqError):
+    """A range that was never observed, is not finite, or a schedule out of order."""
+
+
+class GateError(TftqError):
+    """An exported model that is not exact, integer, ordered or small enough."""

@@ -1,0 +1,1 @@
+"""ONNX: the integer graph and the gate it must pass."""

@@ -1,0 +1,1 @@
+"""Memory: counted, recorded phase by phase, and planned."""

@@ -1,0 +1,1 @@
+"""Quantization: parameters, observers, fake quantization, calibration and its schedule."""
