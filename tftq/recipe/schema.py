@@ -1,0 +1,309 @@
+"""What a recipe may say: frozen models with every name, default and bound; a wrong value is refused where it stands."""
+
+import warnings
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+Format = Literal["fp32", "fp16", "int8_ptq", "int8_qat"]
+Calendar = Literal["hour", "weekday", "day_of_year", "month"]
+
+FORMATS_OF_METHOD: dict[str, tuple[Format, ...]] = {
+    "none": ("fp32",),
+    "ptq": ("fp32", "int8_ptq"),
+    "qat": ("fp32", "int8_ptq", "int8_qat"),
+}
+
+
+def _whole(value: Any) -> Any:
+    """Let `1e4` stand where a whole number is asked for; YAML reads it as a float."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _truth(value: Any) -> Any:
+    """Take YAML 1.1's words for true and false where a truth value is asked for, and only there."""
+    words = {"yes": True, "on": True, "no": False, "off": False}
+    return words.get(value.lower(), value) if isinstance(value, str) else value
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+Count = Annotated[int, BeforeValidator(_whole), Ge(1)]
+Whole = Annotated[int, BeforeValidator(_whole), Ge(0)]
+Positive = Annotated[float, Gt(0)]
+NotNegative = Annotated[float, Ge(0)]
+Fraction = Annotated[float, Ge(0), Le(1)]
+Switch = Annotated[bool, BeforeValidator(_truth)]
+Text = Annotated[str, MinLen(1)]
+Names = Annotated[tuple[Text, ...], BeforeValidator(_frozen)]
+FilePath = Annotated[Path, Strict(False)]
+
+
+def _contradiction(message: str, key: str = "") -> PydanticCustomError:
+    """An error of one option against another; `key` is the option's path below the field that is being validated."""
+    return PydanticCustomError("contradiction", "{message}", {"message": message, "key": key})
+
+
+def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise _contradiction(f"named twice: {', '.join(twice)}; allowed: each name once")
+    return names
+
+
+class Section(BaseModel):
+    """A part of a recipe: frozen, without unknown keys, without numbers that are not finite, and defaults validated like values."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
+
+
+class _AnyData(Section):
+    path: FilePath
+    lookback: Count = 60
+    horizon: Count = 10
+    validation: Annotated[float, Gt(0), Lt(1)] = 0.2  # fraction of time: the last part before the test part
+    test: Annotated[float, Ge(0), Lt(1)] = 0.0  # fraction of time: the very last part
+    time_zone: Text | None = None  # of timestamps that carry none
+    duplicates: Literal["refuse", "drop"] = "refuse"
+    missing: Literal["refuse", "drop"] = "refuse"
+
+    @field_validator("test")
+    @classmethod
+    def _leaves_training(cls, test: float, info: ValidationInfo) -> float:
+        if test + info.data.get("validation", 0.0) >= 1:
+            raise _contradiction(f"with data.validation {info.data['validation']} nothing is left to train on; allowed: a sum below 1")
+        return test
+
+
+class BarsRecipe(_AnyData):
+    """Price bars: one series cut into unbroken segments, 225 features, target the cumulative log return."""
+
+    kind: Literal["bars"]
+    symbol: Text | None = None
+    warmup: Whole = 50  # bars of each segment that only feed features
+
+
+class TableRecipe(_AnyData):
+    """A table of one series whose columns have the roles given here."""
+
+    kind: Literal["table"]
+    time: Text
+    target: Text
+    known: Names = ()
+    observed: Names = ()
+    calendar: Annotated[tuple[Calendar, ...], BeforeValidator(_frozen)] = ()
+    season: Count  # rows of one season, for the naive baseline
+
+    _once = field_validator("known", "observed", "calendar")(_unique)
+
+    @field_validator("observed")
+    @classmethod
+    def _one_role_each(cls, observed: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        taken = {info.data.get("time"), info.data.get("target"), *info.data.get("known", ())}
+        twice = [name for name in observed if name in taken]
+        if twice:
+            raise _contradiction(f"{', '.join(twice)} has another role already (time, target or known); allowed: one role a column")
+        return observed
+
+    @field_validator("known")
+    @classmethod
+    def _not_the_target(cls, known: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        twice = [name for name in known if name in (info.data.get("time"), info.data.get("target"))]
+        if twice:
+            raise _contradiction(f"{', '.join(twice)} is the time or the target; allowed: columns known over the horizon")
+        return known
+
+
+DataRecipe = Annotated[BarsRecipe | TableRecipe, Field(discriminator="kind")]
+
+
+class ModelRecipe(Section):
+    """The network."""
+
+    form: Literal["knots", "folded", "paper"] = "knots"
+    hidden: Count = 64
+    heads: Count = 4
+    lstm_layers: Count = 1
+    dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
+    quantiles: Annotated[tuple[Annotated[float, Gt(0), Lt(1)], ...], BeforeValidator(_frozen)] = (0.1, 0.5, 0.9)
+    knots: Annotated[int, BeforeValidator(_whole), Ge(2)] = 32  # a variable's, in training and in the table that is exported
+
+    @field_validator("heads")
+    @classmethod
+    def _divides_hidden(cls, heads: int, info: ValidationInfo) -> int:
+        hidden = info.data.get("hidden", heads)
+        if hidden % heads:
+            divisors = [n for n in range(1, hidden + 1) if hidden % n == 0]
+            raise _contradiction(f"{heads} heads do not divide model.hidden {hidden}; allowed: {', '.join(map(str, divisors))}")
+        return heads
+
+    @field_validator("quantiles")
+    @classmethod
+    def _ordered_about_the_median(cls, quantiles: tuple[float, ...]) -> tuple[float, ...]:
+        increasing = all(low < high for low, high in pairwise(quantiles))
+        if not increasing or len(quantiles) % 2 == 0 or 0.5 not in quantiles:
+            raise _contradiction(f"found {list(quantiles)}; allowed: an odd count, strictly increasing, 0.5 among them")
+        return quantiles
+
+
+class OptimizerRecipe(Section):
+    """The optimizer and its learning rates."""
+
+    name: Literal["adamw"] = "adamw"
+    lr: Positive = 1e-3
+    weight_decay: NotNegative = 0.01
+    groups: dict[Text, Positive] = {}  # pattern of parameter names (fnmatch) -> learning rate
+
+
+class ScheduleRecipe(Section):
+    """The learning rate's course: warm-up, stable, cool-down; fractions of all updates."""
+
+    warmup: Fraction = 0.05
+    cooldown: Fraction = 0.5
+    floor: Fraction = 0.01  # factor of the learning rate at both ends
+
+    @field_validator("cooldown")
+    @classmethod
+    def _fits(cls, cooldown: float, info: ValidationInfo) -> float:
+        warmup = info.data.get("warmup", 0.0)
+        if warmup + cooldown > 1:
+            raise _contradiction(f"warmup {warmup} and cooldown {cooldown} overlap; allowed: a sum of at most 1")
+        return cooldown
+
+
+class TrainRecipe(Section):
+    """Training in floating point."""
+
+    precision: Literal["fp32", "fp16", "bf16"] = "fp32"
+    epochs: Count = 10
+    batch_size: Count = 32
+    accumulate: Count = 1  # batches to one update
+    clip_norm: Positive | None = 1.0
+    optimizer: OptimizerRecipe = OptimizerRecipe()
+    schedule: ScheduleRecipe = ScheduleRecipe()
+    patience: Count | None = None  # epochs without improvement before stopping
+    checkpoint_every: Count | None = None  # updates, beside the checkpoint of each epoch
+    memory_every: Count = 50  # batches between two records of memory
+
+
+class ValidateRecipe(Section):
+    """Validation between epochs."""
+
+    batch_size: Count | None = None  # null: the training one
+    every: Count = 1  # epochs
+    offload_optimizer: Literal["auto", "always", "never"] = "auto"
+
+
+class QatRecipe(Section):
+    """Quantization-aware training after the training in floating point; phases count applied updates."""
+
+    epochs: Count = 2
+    lr: Positive = 1e-4
+    observe: Whole = 0  # observers learn from this update on
+    fake_quant: Whole | None = None  # null: 5 % of all updates
+    freeze: Whole | None = None  # observers stop learning; null: 50 % of all updates
+    schedule: ScheduleRecipe = ScheduleRecipe()
+
+    @field_validator("fake_quant", "freeze")
+    @classmethod
+    def _in_order(cls, update: int | None, info: ValidationInfo) -> int | None:
+        earlier = {name: info.data[name] for name in ("observe", "fake_quant") if info.data.get(name) is not None}
+        late = [f"{name} {value}" for name, value in earlier.items() if update is not None and value > update]
+        if late:
+            raise _contradiction(f"{update} comes before {' and '.join(late)}; allowed: observe <= fake_quant <= freeze")
+        return update
+
+
+class QuantRecipe(Section):
+    """Quantization to INT8."""
+
+    method: Literal["none", "ptq", "qat"] = "none"
+    calibration_windows: Count = 256
+    lstm: Literal["fp32", "int8"] = "fp32"  # how the LSTM's weights are stored
+    qat: QatRecipe = QatRecipe()
+
+
+class ExportRecipe(Section):
+    """The ONNX models that a run leaves."""
+
+    formats: Annotated[tuple[Format, ...], BeforeValidator(_frozen), MinLen(1)] | None = None  # null: what quant.method makes
+    publish: Switch = True  # also copy them to exports/<name>/
+
+    @field_validator("formats")
+    @classmethod
+    def _once(cls, formats: tuple[Format, ...] | None) -> tuple[Format, ...] | None:
+        if formats is not None:
+            _unique(formats)
+        return formats
+
+
+class MemoryRecipe(Section):
+    """The memory that a run may use."""
+
+    budget_mb: Count = 4096
+
+
+with warnings.catch_warnings():  # pydantic's own `validate` is a deprecated class method; the recipe's name for a section wins
+    warnings.filterwarnings("ignore", message='Field name "validate"', category=UserWarning)
+
+    class Recipe(Section):
+        """Everything that one run does."""
+
+        name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+        seed: Annotated[int, BeforeValidator(_whole), Ge(0), Lt(2**32)] = 7
+        device: Literal["auto", "cuda", "cpu"] = "auto"
+        out: FilePath | None = None  # null: runs/<name>/<UTC time>
+        data: DataRecipe
+        model: ModelRecipe = ModelRecipe()
+        train: TrainRecipe = TrainRecipe()
+        validate: ValidateRecipe = ValidateRecipe()  # type: ignore[assignment]
+        quant: QuantRecipe = QuantRecipe()
+        export: ExportRecipe = ExportRecipe()
+        memory: MemoryRecipe = MemoryRecipe()
+
+        @field_validator("validate")
+        @classmethod
+        def _validates_at_all(cls, validate: ValidateRecipe, info: ValidationInfo) -> ValidateRecipe:
+            train = info.data.get("train")
+            if train is not None and validate.every > train.epochs:
+                raise _contradiction(f"found {validate.every}; allowed: at most train.epochs {train.epochs}", "every")
+            return validate
+
+        @field_validator("quant")
+        @classmethod
+        def _trains_quantized(cls, quant: QuantRecipe) -> QuantRecipe:
+            if quant.method != "qat" and "qat" in quant.model_fields_set:
+                raise _contradiction(
+                    f"has no effect while quant.method is {quant.method}; set quant.method to qat, or leave quant.qat out "
+                    "(on the command line: quant.qat=null)",
+                    "qat",
+                )
+            return quant
+
+        @field_validator("export")
+        @classmethod
+        def _exports_what_is_made(cls, export: ExportRecipe, info: ValidationInfo) -> ExportRecipe:
+            quant = info.data.get("quant")
+            if quant is None or export.formats is None:
+                return export
+            made = {*FORMATS_OF_METHOD[quant.method], "fp16"}
+            missing = [name for name in export.formats if name not in made]
+            if missing:
+                raise _contradiction(
+                    f"{', '.join(missing)} is not made while quant.method is {quant.method}; allowed: {', '.join(sorted(made))}", "formats"
+                )
+            result = FORMATS_OF_METHOD[quant.method][-1]
+            if quant.method != "none" and result not in export.formats:
+                raise _contradiction(f"lacks {result}, so quant.method {quant.method} has no effect; add it or lower the method", "formats")
+            return export
+
+        @property
+        def formats(self) -> tuple[Format, ...]:
+            """The formats to export: those asked for, or what the quantization method makes."""
+            return self.export.formats or FORMATS_OF_METHOD[self.quant.method]
