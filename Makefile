@@ -1,0 +1,51 @@
+# make run: from nothing to a trained, quantized and checked model.   make test: from nothing to a green test suite.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.PHONY: setup run test check lint types tests docs gpu-check bench
+
+setup: $(VENV)/.installed
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install -e .
+	touch $@
+
+$(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install -e '.[test]'
+	touch $@ $(VENV)/.installed
+
+run: setup
+	$(BIN)/python -m tftq.run recipes/qat_int8.yaml $(ARGS)
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check tftq tests $(wildcard benchmarks test_data)
+
+types: $(VENV)/.installed-test
+	$(BIN)/mypy
+
+tests: $(VENV)/.installed-test
+	$(BIN)/pytest $(ARGS)
+
+test: lint types tests
+
+check: test docs
+
+# A page of docs/ fits on one screen; every relative link of a page leads somewhere.
+docs:
+	@for page in README.md docs/*.md; do \
+	  case $$page in docs/*) [ $$(wc -l < $$page) -le 60 ] || { echo "$$page: more than 60 lines"; exit 1; };; esac; \
+	  for link in $$(grep -oE '\]\([^)#[:space:]]+' $$page | cut -c3- | grep -vE '^[a-z]+:'); do \
+	    [ -e "$$(dirname $$page)/$$link" ] || { echo "$$page: no such file: $$link"; exit 1; }; \
+	  done; \
+	done
+
+gpu-check:
+	$(PYTHON) tests/gpu/check.py $(ARGS)
+
+bench: setup
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
