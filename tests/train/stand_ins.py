@@ -1,0 +1,59 @@
+"""A tiny model and tiny windows, in the shapes that the real ones promise."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from tftq.data.columns import Batch
+
+LOOKBACK, HORIZON, OBSERVED, KNOWN = 4, 3, 2, 1
+QUANTILES = (0.1, 0.5, 0.9)
+
+
+class TinyModel(nn.Module):
+    """A forecast from two linear layers with a norm and dropout between; keeps the size of every batch it saw."""
+
+    target_scale: Tensor
+
+    def __init__(self, seed: int = 0, *, dropout: float = 0.0, scale: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.quantiles = QUANTILES
+        self.body = nn.Linear(LOOKBACK * (OBSERVED + KNOWN) + HORIZON * KNOWN, 8)
+        self.norm = nn.LayerNorm(8)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(8, HORIZON * len(QUANTILES))
+        self.register_buffer("target_scale", torch.full((HORIZON,), scale))
+        self.seen: list[tuple[bool, int]] = []  # (training, batch)
+
+    def forward(self, history: Tensor, future: Tensor, static: Tensor | None = None) -> Tensor:
+        self.seen.append((self.training, len(history)))
+        flat = torch.cat([history.flatten(1), future.flatten(1)], dim=1)
+        return self.head(self.dropout(self.norm(self.body(flat)))).unflatten(1, (HORIZON, len(QUANTILES)))
+
+    def validation_batches(self) -> list[int]:
+        return [batch for training, batch in self.seen if not training]
+
+
+class TinyWindows:
+    """Random windows whose target is a linear function of the history plus noise, or a constant; counts what is asked of it."""
+
+    def __init__(self, count: int, *, seed: int = 1, target: float | None = None) -> None:
+        source = torch.Generator().manual_seed(seed)
+        self.history = torch.randn(count, LOOKBACK, OBSERVED + KNOWN, generator=source)
+        self.future = torch.randn(count, HORIZON, KNOWN, generator=source)
+        noise = 0.1 * torch.randn(count, HORIZON, generator=source)
+        self.target = self.history[:, -1, :1] + self.future[..., 0] + noise if target is None else torch.full((count, HORIZON), target)
+        self.asked: list[list[int]] = []
+
+    def __len__(self) -> int:
+        return len(self.history)
+
+    def batch(self, indices: Tensor | Sequence[int]) -> Batch:
+        chosen = torch.as_tensor(indices)
+        self.asked.append(chosen.tolist())
+        return Batch(self.history[chosen], self.future[chosen], None, self.target[chosen])
+
+    def naive(self, indices: Tensor | Sequence[int]) -> Tensor:
+        return self.history[torch.as_tensor(indices), -1, :1].expand(-1, HORIZON)

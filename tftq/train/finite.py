@@ -1,0 +1,72 @@
+"""Finding the layer where a number stopped being finite; only called once something is known to be wrong."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from tftq.data.columns import Batch
+from tftq.errors import TftqError
+
+
+class NonFiniteError(TftqError):
+    """A loss, forecast or gradient that is infinite or not a number."""
+
+
+def explain(model: nn.Module, batch: Batch) -> str:
+    """Say where the first number that is not finite comes from: the data, a weight, or the arithmetic of a layer.
+
+    Runs the model once more over `batch`, in the mode that it is in, with a hook on every layer.
+
+    Args:
+        model: the model that gave a number that is not finite.
+        batch: the batch for which it did, on the model's device.
+
+    Returns:
+        A clause for an error message, which names the first such input, or layer and the weights at fault in it.
+    """
+    for name, tensor in batch._asdict().items():
+        if tensor is not None and not tensor.isfinite().all():
+            windows = (~tensor.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
+            return f"the batch's {name} is not finite in its windows {windows[:5]}"
+    with torch.no_grad(), _first_layer(model) as found:
+        model(*batch.inputs)
+    if not found:
+        return "every layer's output is finite when the batch is run again"
+    name, layer = found[0]
+    bad = [own for own, parameter in layer.named_parameters() if not parameter.isfinite().all()]
+    cause = f"its weights {', '.join(bad)} are not finite" if bad else "its weights are finite, so its input or its arithmetic overflows"
+    return f"the first layer with such an output is {name or 'the model itself'} ({type(layer).__name__}); {cause}"
+
+
+def not_finite_gradients(model: nn.Module) -> list[str]:
+    """The names of the parameters whose gradient is not finite."""
+    return [name for name, parameter in model.named_parameters() if parameter.grad is not None and not parameter.grad.isfinite().all()]
+
+
+@contextmanager
+def _first_layer(model: nn.Module) -> Iterator[list[tuple[str, nn.Module]]]:
+    """Collect layers with an output that is not finite, in the order in which they finish; parents finish after their children."""
+    found: list[tuple[str, nn.Module]] = []
+    names = {layer: name for name, layer in model.named_modules()}
+
+    def inspect(layer: nn.Module, _: object, output: object) -> None:
+        if any(not tensor.isfinite().all() for tensor in _floats(output)):
+            found.append((names[layer], layer))
+
+    hooks = [layer.register_forward_hook(inspect) for layer in names]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _floats(output: object) -> Iterator[Tensor]:
+    if isinstance(output, Tensor):
+        if output.is_floating_point():
+            yield output
+    elif isinstance(output, (tuple, list)):
+        for part in output:
+            yield from _floats(part)
