@@ -1,0 +1,142 @@
+"""The command line's `key=value`, each typed by the option it sets, and paths made absolute."""
+
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import yaml
+
+from tftq.errors import RecipeError
+from tftq.recipe.known import allowed, choices, fields, is_section, members, nearest, nullable, type_at
+from tftq.recipe.schema import Recipe
+from tftq.recipe.text import KeyPath, Problem, parse_texts, parse_value
+
+
+class OverrideError(RecipeError):
+    """An override that cannot be taken, with the path of its key."""
+
+    def __init__(self, path: KeyPath, words: str) -> None:
+        super().__init__(f"{'.'.join(path)}: {words}")
+        self.problem = Problem(path, words, on_command_line=True)
+
+
+def apply_override(values: dict[str, Any], override: str, given: set[KeyPath]) -> None:
+    """Set one option of a recipe that is not validated yet.
+
+    Args:
+        values: the recipe, changed in place.
+        override: `key=value`, split at the first `=`.
+        given: the options that were set before; this one is added when it is set.
+
+    Raises:
+        OverrideError: it is no `key=value`, its key is unknown or set already, or its value is not of the option's type.
+    """
+    name, equals, text = override.partition("=")
+    if not equals or not name:
+        raise OverrideError((), f"found {override!r}; allowed: key=value")
+    key = _split(name)
+    kind = type_at(key)
+    if kind is None:
+        raise _unknown(key)
+    if key in given:
+        raise OverrideError(key, "stands twice; allowed: once")
+    if text == "null" and not nullable(kind):
+        take_out(values, key)
+    elif is_section(kind):
+        options = ", ".join(f"{name}.{below}" for below in fields(kind))
+        raise OverrideError(key, f"found {text!r}; allowed: null, or a value for one of {options}")
+    else:
+        _set(values, key, _typed(text, key, kind))
+    given.add(key)
+
+
+def _set(values: dict[str, Any], key: KeyPath, value: Any) -> None:
+    inner: Any = values
+    for part in key[:-1]:
+        inner = inner.setdefault(part, {})
+        if not isinstance(inner, dict):
+            return  # where the file says something else than a mapping, validation reports just that
+    inner[key[-1]] = value
+
+
+def _split(name: str) -> KeyPath:
+    """The path of a dotted name; what follows a mapping's name is one key, for patterns of parameter names hold dots themselves."""
+    parts = name.split(".")
+    for end in range(1, len(parts)):
+        kind = type_at(tuple(parts[:end]))
+        if kind is not None and any(get_origin(member) is dict for member in members(kind)):
+            return (*parts[:end], ".".join(parts[end:]))
+    return tuple(parts)
+
+
+def _unknown(key: KeyPath) -> OverrideError:
+    """Advice on the first part of `key` that the schema does not know."""
+    end = next(end for end in range(1, len(key) + 1) if type_at(key[:end]) is None)
+    above = type_at(key[: end - 1]) if end > 1 else Recipe
+    if not is_section(above):
+        return OverrideError(key, f"unknown key; {'.'.join(key[: end - 1])} has no options below it")
+    return OverrideError(key, f"unknown key; {nearest(key[:end], fields(above))}")
+
+
+def _typed(text: str, key: KeyPath, kind: Any) -> Any:
+    """The value that `text` stands for in an option of type `kind`."""
+    (member, *_) = members(kind)
+    if text == "null" and nullable(kind):
+        return None
+    if member is Path:
+        return str(Path(text).expanduser().resolve()) if text else text
+    if member is str or choices(member):
+        return text
+    parse = parse_texts if get_origin(member) is tuple and str in _elements(member) else parse_value
+    try:
+        return parse(text)
+    except (yaml.YAMLError, ValueError, LookupError) as error:
+        raise OverrideError(key, f"found {text!r}; allowed: {allowed(kind)}") from error
+
+
+def _elements(kind: Any) -> tuple[Any, ...]:
+    """The plain types of a list's elements, a choice counting as text."""
+    element = get_args(kind)[0]
+    return tuple(str if choices(member) else member for member in members(element))
+
+
+def make_absolute(values: dict[str, Any], folder: Path) -> None:
+    """Make a file's relative paths relative to its own `folder`; what is no path is left to validation."""
+    data = values.get("data")
+    for inner, name in ((data, "path"), (values, "out")):
+        if isinstance(inner, dict) and isinstance(inner.get(name), str) and inner[name]:
+            inner[name] = str((folder / Path(inner[name]).expanduser()).resolve())
+
+
+def without_empty_sections(values: dict[str, Any], kind: Any = Recipe) -> dict[str, Any]:
+    """The same without the sections that say nothing (`train:` and every line below it a comment), so that their defaults hold."""
+    known = fields(kind)
+    kept: dict[str, Any] = {}
+    for name, value in values.items():
+        below = known.get(name)
+        if below is not None and is_section(below):
+            if isinstance(value, dict):
+                kept[name] = without_empty_sections(value, below)
+            elif value is not None:
+                kept[name] = value
+        else:
+            kept[name] = value
+    return kept
+
+
+def holds(values: dict[str, Any], key: KeyPath) -> bool:
+    """Whether the option at `key` is written."""
+    inner: Any = values
+    for part in key:
+        if not isinstance(inner, dict) or part not in inner:
+            return False
+        inner = inner[part]
+    return True
+
+
+def take_out(values: dict[str, Any], key: KeyPath) -> None:
+    """Leave the option at `key` to its default."""
+    if holds(values, key):
+        inner = values
+        for part in key[:-1]:
+            inner = inner[part]
+        del inner[key[-1]]
