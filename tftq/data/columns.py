@@ -61,6 +61,11 @@ class Inputs:
         return shapes
 
 
+def real_first(columns: tuple[Column, ...]) -> list[int]:
+    """The positions of the real columns, then those of the categorical ones: the order the curves are kept in."""
+    return sorted(range(len(columns)), key=lambda position: columns[position].categories > 0)
+
+
 class Batch(NamedTuple):
     """A batch of windows in raw units, float32; categories are codes stored as floats.
 
@@ -80,4 +85,10 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on `device`."""
-        return Batch(*(None if tensor is None else tensor.to(device, non_blocking=True) for tensor in self))
+        static = None if self.static is None else self.static.to(device, non_blocking=True)
+        return Batch(
+            self.history.to(device, non_blocking=True),
+            self.future.to(device, non_blocking=True),
+            static,
+            self.target.to(device, non_blocking=True),
+        )

@@ -1,0 +1,54 @@
+"""A small model over made-up columns, some of them categories, for the tests of model, quant and export."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tftq.data.columns import Column, Inputs
+from tftq.data.scaling import ColumnScaling, Scaling, TargetScaling
+from tftq.model.tft import Architecture, Form, TemporalFusionTransformer
+
+STATIC = (Column("sector", "static", categories=4), Column("size", "static"))
+OBSERVED = (Column("price", "observed"), Column("state", "observed", categories=3), Column("volume", "observed"))
+KNOWN = (Column("hour", "known"), Column("holiday", "known", categories=2))
+
+
+def small_inputs(*, static: bool = True, lookback: int = 12, horizon: int = 4) -> Inputs:
+    return Inputs((STATIC if static else ()) + OBSERVED + KNOWN, lookback, horizon)
+
+
+def column_scaling(columns: tuple[Column, ...]) -> ColumnScaling:
+    """Real columns: centred on 0.5, one of them tailed, within ±3; categories: their codes."""
+    count = len(columns)
+    category = np.array([column.categories > 0 for column in columns])
+    top = np.array([column.categories - 1 for column in columns])
+    return ColumnScaling(
+        center=np.where(category, 0, 0.5).astype(np.float32),
+        scale=np.where(category, 1, 2).astype(np.float32),
+        tailed=np.arange(count) == (2 if count > 2 else -1),
+        low=np.where(category, 0, -3).astype(np.float32),
+        high=np.where(category, top, 3).astype(np.float32),
+    )
+
+
+def small_model(
+    form: Form = "knots", *, static: bool = True, hidden: int = 16, heads: int = 4, lstm_layers: int = 2, knots: int = 16, seed: int = 0
+) -> TemporalFusionTransformer:
+    inputs = small_inputs(static=static)
+    scaling = Scaling(column_scaling(inputs.history), column_scaling(inputs.static) if static else None)
+    target = TargetScaling(center=np.full(4, 10, np.float32), scale=np.array([1, 2, 3, 4], np.float32))
+    torch.manual_seed(seed)
+    return TemporalFusionTransformer(inputs, scaling, target, Architecture(hidden, heads, lstm_layers, 0.1, (0.1, 0.5, 0.9), form, knots))
+
+
+def example(inputs: Inputs, batch: int = 3, seed: int = 1) -> tuple[Tensor, ...]:
+    """Raw inputs in the order of `Inputs.shapes`: real values a little beyond the scaled range, valid codes."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = []
+    for name, shape in inputs.shapes(batch).items():
+        x = torch.randn(shape, generator=generator) * 5
+        for position, column in enumerate(getattr(inputs, name)):
+            if column.categories:
+                x[..., position] = torch.randint(column.categories, shape[:-1], generator=generator).float()
+        tensors.append(x)
+    return tuple(tensors)

@@ -1,0 +1,34 @@
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tftq.model.grid import KnotGrid
+
+
+def grid() -> KnotGrid:
+    """Three variables: five knots from 0 to 1, three codes, and one that was constant."""
+    return KnotGrid(torch.tensor([0.0, 0.0, 7.0]), torch.tensor([1.0, 2.0, 7.0]), torch.tensor([5, 3, 4]))
+
+
+def test_shares_by_hand() -> None:
+    index, share = grid().locate(torch.tensor([[0.3, 2.0, 7.0]]), torch.tensor([[0.5, 0.3, 0.2]]))
+    assert index.tolist() == [[1, 6, 8, 2, 7, 9]]
+    # 0.3 lies a fifth of the way from knot 0.25 to knot 0.5; code 2 is the third row of its block.
+    torch.testing.assert_close(share, torch.tensor([[0.4, 0.0, 0.2, 0.1, 0.3, 0.0]]))
+
+
+def test_beyond_the_ends_the_end_value_counts() -> None:
+    table = torch.arange(12.0)[:, None]
+    for x, expected in ((-9.0, 0.0), (9.0, 4.0)):
+        index, share = grid().locate(torch.tensor([[x, 0.0, 7.0]]), torch.tensor([[1.0, 0.0, 0.0]]))
+        assert grid().product(index, share, table).item() == expected
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=3, max_size=3))
+def test_no_row_twice_and_all_of_the_weight(values: list[float]) -> None:
+    weights = torch.tensor([[0.2, 0.3, 0.5]])
+    index, share = grid().locate(torch.tensor([values]), weights)
+    assert len(set(index[0].tolist())) == 6 and index.min() >= 0 and index.max() < grid().rows
+    assert bool((share >= 0).all())
+    torch.testing.assert_close(share[:, :3] + share[:, 3:], weights)

@@ -1,0 +1,95 @@
+"""The blocks the network is made of: the gated residual network, gated skip connections and the quantile heads."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+NORM_EPSILON = 1e-3  # the LayerNorm epsilon of the published code, under which FP16 stays finite
+
+
+class GatedResidualNetwork(nn.Module):
+    """LayerNorm(skip(a) + GLU(W1 ELU(W2 a + W3 c))), with W1 merged into the gate where folded (section 4.1, eq. 2-5).
+
+    Args:
+        inputs: width of the input.
+        hidden: width of the layer after the ELU.
+        outputs: width of the output.
+        context: width of the context; 0 for none.
+        dropout: rate of the dropout before the gate.
+        folded: leave out W1, which no non-linearity separates from the gate.
+        project_skip: a linear map on the skip connection; needed where inputs and outputs differ.
+    """
+
+    def __init__(
+        self, inputs: int, hidden: int, outputs: int, *, context: int = 0, dropout: float, folded: bool, project_skip: bool | None = None
+    ) -> None:
+        super().__init__()
+        if project_skip is None:
+            project_skip = inputs != outputs
+        assert project_skip or inputs == outputs
+        self.input = nn.Linear(inputs, hidden)
+        self.context = nn.Linear(context, hidden, bias=False) if context else None
+        self.intermediate = nn.Identity() if folded else nn.Linear(hidden, hidden)
+        self.dropout = nn.Dropout(dropout)
+        self.gate = nn.Linear(hidden, 2 * outputs)  # the value and the sigmoid of the GLU in one product
+        self.skip = nn.Linear(inputs, outputs) if project_skip else nn.Identity()
+        self.norm = nn.LayerNorm(outputs, eps=NORM_EPSILON)
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """Args: x [..., inputs]; context [..., context], broadcast over x. Returns: [..., outputs]."""
+        hidden = self.input(x)  # [..., hidden]
+        if self.context is not None:
+            hidden = hidden + self.context(context)
+        return self.finish(hidden, self.skip(x))
+
+    def finish(self, hidden: Tensor, skip: Tensor) -> Tensor:
+        """Everything after the first linear map and the skip, for callers that build those two piece by piece."""
+        hidden = self.dropout(self.intermediate(F.elu(hidden)))
+        return self.norm(skip + F.glu(self.gate(hidden)))
+
+
+class GatedSkip(nn.Module):
+    """LayerNorm(skip + GLU(W dropout(x))), which lets the network leave a whole block unused (section 4.5, eq. 17)."""
+
+    def __init__(self, hidden: int, *, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.gate = nn.Linear(hidden, 2 * hidden)
+        self.norm = nn.LayerNorm(hidden, eps=NORM_EPSILON)
+
+    def forward(self, x: Tensor, skip: Tensor) -> Tensor:
+        """Args: x and skip [..., hidden]. Returns: [..., hidden]."""
+        return self.norm(skip + F.glu(self.gate(self.dropout(x))))
+
+
+class QuantileHeads(nn.Module):
+    """One linear map to all quantiles that cannot cross: the median, and positive steps away from it.
+
+    Args:
+        hidden: width of the input.
+        quantiles: strictly increasing levels, 0.5 among them.
+    """
+
+    signs: Tensor
+
+    def __init__(self, hidden: int, quantiles: tuple[float, ...]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(hidden, len(quantiles))
+        self.median = quantiles.index(0.5)
+        self.register_buffer("signs", _steps_from(self.median, len(quantiles)), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Args: x [..., hidden]. Returns: [..., quantiles], ascending."""
+        raw = self.linear(x).float()  # [..., quantiles]
+        steps = F.softplus(raw)
+        # Rounding keeps the order: each further quantile adds one more non-negative term to the same sum.
+        return raw[..., self.median : self.median + 1] + steps @ self.signs
+
+
+def _steps_from(median: int, count: int) -> Tensor:
+    """Entry [j, i] is how step j moves quantile i: +1 for those above the median up to i, -1 below."""
+    column = torch.arange(count)
+    step = column[:, None]
+    above = (step > median) & (step <= column)
+    below = (step < median) & (step >= column)
+    return above.float() - below.float()

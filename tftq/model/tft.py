@@ -1,0 +1,161 @@
+"""The Temporal Fusion Transformer (Lim et al. 2019, arXiv 1912.09363, figure 2)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from tftq.data.columns import Column, Inputs, real_first
+from tftq.data.scaling import Scaling, TargetScaling
+from tftq.model.attention import InterpretableAttention
+from tftq.model.curves import FoldedCurves, KnotCurves
+from tftq.model.grid import KnotGrid
+from tftq.model.layers import GatedResidualNetwork, GatedSkip, QuantileHeads
+from tftq.model.scaling import InputScaling, TargetUnscaling
+from tftq.model.variable_selection import PaperVariableSelection, VariableSelection
+
+Form = Literal["knots", "folded", "paper"]
+InputName = Literal["static", "history", "future"]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The sizes of a model, and the form its variable selection is trained in."""
+
+    hidden: int
+    heads: int
+    lstm_layers: int
+    dropout: float
+    quantiles: tuple[float, ...]
+    form: Form
+    knots: int
+
+
+class TemporalFusionTransformer(nn.Module):
+    """From raw columns to quantiles in the target's own unit.
+
+    Args:
+        inputs: the columns and the window's shape.
+        scaling: of the input columns, fitted on the training part.
+        target_scaling: of the target, one scale for each step.
+        architecture: sizes and form.
+    """
+
+    def __init__(self, inputs: Inputs, scaling: Scaling, target_scaling: TargetScaling, architecture: Architecture) -> None:
+        super().__init__()
+        self.inputs, self.architecture = inputs, architecture
+        self._scalings = scaling, target_scaling
+        hidden, dropout, layers = architecture.hidden, architecture.dropout, architecture.lstm_layers
+        folded = architecture.form != "paper"
+        context = hidden if inputs.static else 0
+        self.history_scaling = InputScaling(scaling.history)
+        self.target_unscaling = TargetUnscaling(target_scaling)
+
+        self.static_scaling = self.static_selection = None
+        self.static_contexts = nn.ModuleDict()
+        if inputs.static:
+            assert scaling.static is not None
+            self.static_scaling = InputScaling(scaling.static)
+            self.static_selection = self._selection("static", context=0)
+            for use in ("selection", "enrichment", "lstm_hidden", "lstm_cell"):
+                self.static_contexts[use] = GatedResidualNetwork(hidden, hidden, hidden, dropout=dropout, folded=folded)
+
+        self.history_selection = self._selection("history", context=context)
+        self.future_selection = self._selection("future", context=context)
+        between = dropout if layers > 1 else 0.0
+        self.encoder = nn.LSTM(hidden, hidden, layers, batch_first=True, dropout=between)
+        self.decoder = nn.LSTM(hidden, hidden, layers, batch_first=True, dropout=between)
+        self.lstm_skip = GatedSkip(hidden, dropout=dropout)
+        self.enrichment = GatedResidualNetwork(hidden, hidden, hidden, context=context, dropout=dropout, folded=folded)
+        self.attention = InterpretableAttention(hidden, architecture.heads, dropout=dropout)
+        self.attention_skip = GatedSkip(hidden, dropout=dropout)
+        self.position_wise = GatedResidualNetwork(hidden, hidden, hidden, dropout=dropout, folded=folded)
+        self.output_skip = GatedSkip(hidden, dropout=0.0)
+        self.heads = QuantileHeads(hidden, architecture.quantiles)
+
+    @classmethod
+    def like(cls, model: "TemporalFusionTransformer", architecture: Architecture) -> "TemporalFusionTransformer":
+        """A new model of the same inputs and scalings in another architecture."""
+        return cls(model.inputs, *model._scalings, architecture)
+
+    @property
+    def quantiles(self) -> tuple[float, ...]:
+        """The quantile levels, ascending."""
+        return self.architecture.quantiles
+
+    @property
+    def target_scale(self) -> Tensor:
+        """The scale of the target at each step [horizon]."""
+        return self.target_unscaling.scale
+
+    def forward(self, history: Tensor, future: Tensor, static: Tensor | None = None) -> Tensor:
+        """Forecast the quantiles of the target.
+
+        Args:
+            history: raw observed and known columns [batch, lookback, history columns].
+            future: raw known columns [batch, horizon, known columns].
+            static: raw static columns [batch, static columns], where the inputs have any.
+
+        Returns:
+            [batch, horizon, quantiles] in the target's unit, ascending.
+        """
+        horizon = self.inputs.horizon
+        context = self._static_context(static)
+        selecting = context["selection"][:, None] if context else None  # [batch, 1, hidden]
+        enriching = context["enrichment"][:, None] if context else None
+
+        # Variable selection
+        past = self.history_selection(self.history_scaling(history), selecting)  # [batch, lookback, hidden]
+        ahead = self.future_selection(self.history_scaling(future), selecting)  # [batch, horizon, hidden]
+
+        # Locality enhancement
+        encoded, state = self.encoder(past, self._initial_state(context))
+        decoded, _ = self.decoder(ahead, state)
+        local = self.lstm_skip(torch.cat([encoded, decoded], dim=1), torch.cat([past, ahead], dim=1))  # [batch, time, hidden]
+
+        # Static enrichment, attention over time, position-wise feed-forward
+        enriched = self.enrichment(local, enriching)
+        attended = self.attention_skip(self.attention(enriched, horizon), enriched[:, -horizon:])  # [batch, horizon, hidden]
+        final = self.output_skip(self.position_wise(attended), local[:, -horizon:])
+
+        return self.target_unscaling(self.heads(final))
+
+    def ranges(self, part: InputName) -> tuple[Tensor, Tensor]:
+        """The lowest and the highest scaled value of each variable of one input [variables], the real variables first."""
+        scaling = self.static_scaling if part == "static" else self.history_scaling
+        assert scaling is not None
+        columns = self._columns(part)
+        order = torch.tensor(real_first(columns), device=scaling.low.device) + (len(scaling.low) - len(columns))
+        return scaling.low[order], scaling.high[order]
+
+    def _columns(self, part: InputName) -> tuple[Column, ...]:
+        return {"static": self.inputs.static, "history": self.inputs.history, "future": self.inputs.future}[part]
+
+    def _selection(self, part: InputName, *, context: int) -> VariableSelection | PaperVariableSelection:
+        columns = self._columns(part)
+        hidden, dropout = self.architecture.hidden, self.architecture.dropout
+        if self.architecture.form == "paper":
+            return PaperVariableSelection(columns, hidden, context=context, dropout=dropout)
+        arranged = tuple(columns[position] for position in real_first(columns))
+        curves = FoldedCurves(arranged, hidden)
+        if self.architecture.form == "knots":
+            count = torch.tensor([column.categories or self.architecture.knots for column in arranged])
+            curves = KnotCurves(arranged, hidden, KnotGrid(*self.ranges(part), count))
+        return VariableSelection(columns, hidden, curves, context=context, dropout=dropout)
+
+    def _static_context(self, static: Tensor | None) -> dict[str, Tensor]:
+        """What the static columns tell each part [batch, hidden]; empty where there are none."""
+        if self.static_selection is None or self.static_scaling is None:
+            assert static is None
+            return {}
+        assert static is not None
+        selected = self.static_selection(self.static_scaling(static))  # [batch, hidden]
+        return {use: network(selected) for use, network in self.static_contexts.items()}
+
+    def _initial_state(self, context: dict[str, Tensor]) -> tuple[Tensor, Tensor] | None:
+        if not context:
+            return None
+        layers = self.encoder.num_layers
+        hidden, cell = (context[use].expand(layers, -1, -1).contiguous() for use in ("lstm_hidden", "lstm_cell"))
+        return hidden, cell

@@ -1,0 +1,146 @@
+"""Quantizers: modules that learn a range, and compute as the integers will.
+
+In eval mode a quantizer always computes as it will be deployed; in training it does what the schedule has switched on.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from tftq.quant.parameters import INT8, UINT8, IntegerType, quantization_parameters, ranged_parameters
+
+MOVING_AVERAGE = 0.01  # the weight of a new batch in the range of an activation while QAT observes
+
+
+class _FakeQuantize(torch.autograd.Function):
+    """Rounds to what the integers can say; the gradient passes straight through where they do not saturate."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, scale: Tensor, zero_point: Tensor, kind: IntegerType) -> Tensor:  # type: ignore[no-untyped-def]
+        integers = torch.round(x / scale) + zero_point
+        ctx.save_for_backward((integers >= kind.low) & (integers <= kind.high))
+        return (integers.clamp(kind.low, kind.high) - zero_point) * scale
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[no-untyped-def]
+        (inside,) = ctx.saved_tensors
+        return gradient * inside, None, None, None
+
+
+def fake_quantize(x: Tensor, scale: Tensor, zero_point: Tensor, kind: IntegerType) -> Tensor:
+    """What x becomes through quantizing and dequantizing, in FP32 whatever autocast says.
+
+    Args: x any float; scale and zero_point broadcast over x. Returns: float32, x's shape.
+    """
+    return _FakeQuantize.apply(x.float(), scale, zero_point, kind)
+
+
+class Quantizer(nn.Module):
+    """A scale and a zero point, and the switches that the schedule of QAT sets.
+
+    Attributes:
+        observing: the range follows what passes through, in training mode only.
+        enabled: values are rounded in training mode; in eval mode they always are.
+    """
+
+    scale: Tensor
+    zero_point: Tensor
+
+    def __init__(self, kind: IntegerType, channels: tuple[int, ...]) -> None:
+        super().__init__()
+        self.kind = kind
+        self.observing = self.enabled = False
+        self.register_buffer("scale", torch.full(channels, torch.nan))
+        self.register_buffer("zero_point", torch.zeros(channels, dtype=torch.int32))
+
+    @property
+    def active(self) -> bool:
+        """Whether values are rounded now."""
+        return self.enabled or not self.training
+
+    def _cover(self, low: Tensor, high: Tensor) -> None:
+        scale, zero_point = ranged_parameters(low, high, self.kind)
+        self.scale.copy_(scale)
+        self.zero_point.copy_(zero_point)
+
+
+class ActivationQuantizer(Quantizer):
+    """UINT8 for a whole tensor, static: the range of what was seen, or its moving average during QAT."""
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self) -> None:
+        super().__init__(UINT8, ())
+        self.averaging = False
+        self.register_buffer("low", torch.tensor(torch.inf))
+        self.register_buffer("high", torch.tensor(-torch.inf))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Args: x any shape. Returns: x, rounded to what UINT8 can say where active."""
+        if self.observing and self.training:
+            self._observe(x.detach())
+        return fake_quantize(x, self.scale, self.zero_point, self.kind) if self.active else x
+
+    def check(self, name: str) -> None:
+        """Raises QuantizationError, naming the tensor, if the range was never observed or is not finite."""
+        quantization_parameters(self.low, self.high, self.kind, name=name)
+
+    def _observe(self, x: Tensor) -> None:
+        low, high = torch.aminmax(x.float())
+        if self.averaging:
+            self.low.lerp_(low, MOVING_AVERAGE)
+            self.high.lerp_(high, MOVING_AVERAGE)
+        else:
+            self.low.copy_(torch.minimum(self.low, low))
+            self.high.copy_(torch.maximum(self.high, high))
+        self._cover(self.low, self.high)
+
+
+class WeightQuantizer(Quantizer):
+    """INT8 with a scale for each output channel, which follows the weight until it is frozen.
+
+    Args:
+        channels: output channels.
+        axis: where they lie in the weight.
+    """
+
+    def __init__(self, channels: int, axis: int) -> None:
+        super().__init__(INT8, (channels,))
+        self.axis = axis
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Args: weight, 2-D. Returns: the weight, rounded to what INT8 can say where active."""
+        if self.observing and self.training:
+            self.observe(weight)
+        if not self.active:
+            return weight
+        return fake_quantize(weight, self.along(self.scale), self.along(self.zero_point), self.kind)
+
+    @torch.no_grad()
+    def observe(self, weight: Tensor) -> None:
+        """Cover the weight as it is now."""
+        largest = weight.float().abs().amax(1 - self.axis)
+        self._cover(-largest, largest)
+
+    def check(self, name: str) -> None:
+        """Raises QuantizationError, naming the weight, if it was never observed or is not finite."""
+        quantization_parameters(-self.scale, self.scale, self.kind, name=name)
+
+    def along(self, values: Tensor) -> Tensor:
+        """One value a channel, shaped to broadcast over the weight."""
+        return values.unsqueeze(1 - self.axis)
+
+
+def quantizers(model: nn.Module) -> Iterator[tuple[str, ActivationQuantizer | WeightQuantizer]]:
+    """Every quantizer of a prepared model, by name."""
+    for name, module in model.named_modules():
+        if isinstance(module, ActivationQuantizer | WeightQuantizer):
+            yield name, module
+
+
+def check_ranges(model: nn.Module) -> None:
+    """Raises QuantizationError naming the first tensor of the model whose range was never observed or is not finite."""
+    for name, quantizer in quantizers(model):
+        quantizer.check(name)

@@ -1,0 +1,101 @@
+"""The layers of a prepared model: the float ones, sharing their parameters, with quantizers on what enters the products."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tftq.model.curves import TableCurves
+from tftq.quant.fake_quantize import ActivationQuantizer, WeightQuantizer, fake_quantize
+from tftq.quant.parameters import INT32, UINT8
+
+
+class FakeQuantizedLinear(nn.Module):
+    """A linear layer whose input is UINT8, weight INT8 per output channel and bias INT32.
+
+    Args:
+        linear: the float layer; its Parameters move over as the same objects.
+    """
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = linear.weight, linear.bias
+        self.input_quantizer = ActivationQuantizer()
+        self.weight_quantizer = WeightQuantizer(linear.out_features, axis=0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Args: x [..., inputs]. Returns: [..., outputs]."""
+        x, weight = self.input_quantizer(x), self.weight_quantizer(self.weight)
+        bias: Tensor | None = self.bias
+        if not self.weight_quantizer.active:
+            return F.linear(x, weight, bias)
+        if bias is not None:
+            bias = fake_quantize(bias, self.bias_scale(), torch.zeros_like(self.weight_quantizer.zero_point), INT32)
+        with torch.autocast(x.device.type, enabled=False):
+            return F.linear(x, weight, bias)
+
+    def bias_scale(self) -> Tensor:
+        """That of the product's accumulator [outputs]."""
+        return self.input_quantizer.scale * self.weight_quantizer.scale
+
+
+class FakeQuantizedTable(TableCurves):
+    """A table whose values are INT8 per output channel, multiplied by UINT8 shares.
+
+    The shares of a row are divided by the largest of them first, so that their range is [0, 1] by construction.
+
+    Args:
+        curves: the float table; its Parameter moves over as the same object.
+    """
+
+    share_scale: Tensor
+    share_zero_point: Tensor
+
+    def __init__(self, curves: TableCurves) -> None:
+        super().__init__(curves.grid, curves.values)
+        self.values = curves.values
+        self.weight_quantizer = WeightQuantizer(self.values.shape[1], axis=1)
+        self.register_buffer("share_scale", torch.tensor(1 / UINT8.high), persistent=False)
+        self.register_buffer("share_zero_point", torch.tensor(0, dtype=torch.int32), persistent=False)
+
+    def mix(self, x: Tensor, weights: Tensor) -> Tensor:
+        """As `TableCurves.mix`, through the integers where active."""
+        table = self.weight_quantizer(self.values)
+        index, share = self.grid.locate(x, weights)
+        if not self.weight_quantizer.active:
+            return self.grid.product(index, share, table)
+        # Every other entry of the row is an exact zero, so rounding the shares rounds the whole row.
+        largest = share.detach().amax(dim=1, keepdim=True)  # [rows, 1]
+        share = fake_quantize(share / largest, self.share_scale, self.share_zero_point, UINT8)
+        return self.grid.product(index, share, table) * largest
+
+
+class FakeQuantizedLstm(nn.Module):
+    """An LSTM that computes in floating point with weights that are stored in INT8, a scale for each gate's output.
+
+    Args:
+        lstm: the float module; its Parameters move over as the same objects.
+    """
+
+    def __init__(self, lstm: nn.LSTM) -> None:
+        super().__init__()
+        self.lstm = lstm
+        names = [name for name, _ in lstm.named_parameters() if name.startswith("weight")]
+        self.weight_quantizers = nn.ModuleDict({name: WeightQuantizer(getattr(lstm, name).shape[0], axis=0) for name in names})
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the LSTM."""
+        return self.lstm.num_layers
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """As `nn.LSTM` with `batch_first`."""
+        lstm = self.lstm
+        if state is None:
+            zeros = torch.zeros(lstm.num_layers, x.shape[0], lstm.hidden_size, device=x.device, dtype=x.dtype)
+            state = (zeros, zeros)
+        weights = [
+            self.weight_quantizers[name](parameter) if name in self.weight_quantizers else parameter
+            for name, parameter in lstm.named_parameters()
+        ]
+        output, hidden, cell = torch.lstm(x, state, weights, True, lstm.num_layers, lstm.dropout, self.training, False, True)
+        return output, (hidden, cell)

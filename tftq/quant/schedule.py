@@ -1,0 +1,53 @@
+"""When QAT observes, rounds and freezes: a pure function of the applied update."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import nn
+
+from tftq.errors import QuantizationError
+from tftq.quant.fake_quantize import quantizers
+
+
+class Phase(NamedTuple):
+    """What is switched on during one update."""
+
+    observing: bool
+    enabled: bool
+
+
+@dataclass(frozen=True)
+class QatSchedule:
+    """observe -> fake-quantize -> freeze, each counted in applied updates from 0.
+
+    Args:
+        observe: first update during which ranges follow what passes through.
+        fake_quant: first update that computes as the integers will.
+        freeze: first update from which ranges stay as they are.
+        total: updates in all.
+
+    Raises:
+        QuantizationError: not 0 <= observe <= fake_quant <= freeze < total.
+    """
+
+    observe: int
+    fake_quant: int
+    freeze: int
+    total: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.observe <= self.fake_quant <= self.freeze < self.total:
+            raise QuantizationError(
+                f"quant.qat: observe {self.observe}, fake_quant {self.fake_quant}, freeze {self.freeze} of {self.total} updates; "
+                "allowed is 0 <= observe <= fake_quant <= freeze < total: lower them or raise quant.qat.epochs"
+            )
+
+    def phase(self, update: int) -> Phase:
+        """What is on during an update, counted from 0."""
+        return Phase(observing=self.observe <= update < self.freeze, enabled=update >= self.fake_quant)
+
+    def apply(self, model: nn.Module, update: int) -> None:
+        """Set every quantizer of the model to the update's phase."""
+        phase = self.phase(update)
+        for _, quantizer in quantizers(model):
+            quantizer.observing, quantizer.enabled = phase
