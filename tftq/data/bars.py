@@ -1,0 +1,174 @@
+"""Price bars under any of their usual names, types and time zones, checked and in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from tftq.data.columns import Column, Inputs
+from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS, bar_features, clock_features
+from tftq.data.files import decoded, iso, nanoseconds, numbers, read_file
+from tftq.data.rows import Policy, Rows, tidy_rows
+from tftq.data.segments import Needs, usable
+from tftq.data.source import Source, window_starts
+from tftq.data.windows import LogReturn
+from tftq.errors import DataError
+
+if TYPE_CHECKING:
+    from tftq.recipe.schema import BarsRecipe
+
+PRICES = ("open", "high", "low", "close")
+# The usual names of each column, in any case; where a file has several of them, the first listed is taken.
+NAMES: dict[str, tuple[str, ...]] = {
+    "timestamp": ("ts_event", "timestamp", "datetime", "date_time", "open_time", "time", "date", "ts", "t", "index", "__index_level_0__"),
+    "open": ("open", "open_price", "o"),
+    "high": ("high", "high_price", "h"),
+    "low": ("low", "low_price", "l"),
+    "close": ("close", "close_price", "last", "c"),
+    "volume": ("volume", "vol", "v"),
+    "symbol": ("symbol", "ticker", "contract", "instrument", "raw_symbol", "sym"),
+}
+FIXED_POINT = 1e-9  # the unit of integer prices in market data feeds
+FIXED_POINT_FROM = 1e8  # integer prices above this are in that unit: 0.1 and up
+
+
+def read_bars(
+    path: Path | str,
+    symbol: str | None = None,
+    time_zone: str | None = None,
+    duplicates: Policy = "refuse",
+    missing: Policy = "refuse",
+) -> Rows:
+    """Read bars from a parquet or CSV file.
+
+    Args:
+        path: the file.
+        symbol: the contract to keep; None keeps all of them, as series of their own.
+        time_zone: the zone of times that carry none.
+        duplicates: `drop` drops exact copies of rows.
+        missing: `drop` marks bars with a missing value as broken.
+
+    Returns:
+        Rows with the columns open, high, low, close and volume, sorted by contract and time.
+
+    Raises:
+        DataError: a missing column, symbol or value, a duplicate timestamp, or prices that cannot be.
+    """
+    table = read_file(path)
+    found, notes = _find_columns(table, path)
+    times, time_notes = nanoseconds(table, found["timestamp"], time_zone, refuse_naive=True)
+    series, names = _series(table, found.get("symbol"), Path(path))
+    columns = {name: numbers(table, found[name]) for name in (*PRICES, "volume")}
+    if all(pa.types.is_integer(decoded(table, found[name]).type) for name in PRICES) and np.nanmedian(columns["close"]) >= FIXED_POINT_FROM:
+        columns |= {name: _fixed_point(columns[name]) for name in PRICES}
+        notes.append(f"integer prices read as fixed-point numbers in units of {FIXED_POINT:g}")
+    if symbol is not None:
+        if symbol not in names:
+            raise DataError(f"data.symbol: no {symbol} in {path}; it has {', '.join(names)}")
+        kept = series == names.index(symbol)
+        # Rows of other contracts are set aside before anything is checked: they are not the user's concern.
+        times, columns = times[kept], {name: values[kept] for name, values in columns.items()}
+        series, names = np.zeros(len(times), np.int64), (symbol,)
+    _check_prices(times, series, names, columns)
+    rows = tidy_rows(times, series, names, columns, duplicates, missing)
+    if len(names) > 1:
+        notes.append(f"{len(names)} contracts, each a series of its own (data.symbol takes one): {', '.join(names)}")
+    rows.notes[:0] = notes + time_notes
+    return rows
+
+
+def load_bars(recipe: BarsRecipe) -> Source:
+    """Read bars and compute the features of every segment that is long enough for a window.
+
+    Args:
+        recipe: the recipe's `data` part.
+
+    Returns:
+        Rows of the long enough segments, their windows, and the cumulative log return as the target.
+
+    Raises:
+        DataError: a file, column or value that cannot be used.
+    """
+    bars = read_bars(recipe.path, recipe.symbol, recipe.time_zone, recipe.duplicates, recipe.missing)
+    needs = Needs(recipe.warmup, recipe.lookback, recipe.horizon)
+    segments, notes = usable(bars, needs)
+    count = sum(map(len, segments))
+    values = np.empty((count, len(BAR_COLUMNS) + len(CLOCK_COLUMNS)), np.float32)
+    kept, packed, row = np.empty(count, np.int64), [], 0
+    for segment in segments:
+        here = slice(row, row + len(segment))
+        there = slice(segment.start, segment.stop)
+        values[here, : len(BAR_COLUMNS)] = bar_features({name: column[there] for name, column in bars.columns.items()})
+        kept[here] = np.arange(segment.start, segment.stop)
+        packed.append(type(segment)(here.start, here.stop))
+        row = here.stop
+    values[:, len(BAR_COLUMNS) :] = clock_features(bars.times[kept], recipe.time_zone)
+    observed = tuple(Column(name, "observed") for name in BAR_COLUMNS)
+    known = tuple(Column(name, "known") for name in CLOCK_COLUMNS)
+    return Source(
+        inputs=Inputs(observed + known, recipe.lookback, recipe.horizon),
+        rows=torch.from_numpy(values),
+        times=torch.from_numpy(bars.times[kept]),
+        starts=window_starts(packed, needs),
+        target=LogReturn(torch.from_numpy(bars.columns["close"][kept])),
+        notes=bars.notes + notes,
+    )
+
+
+def _find_columns(table: pa.Table, path: Path | str) -> tuple[dict[str, str], list[str]]:
+    by_lower: dict[str, list[str]] = {}
+    for name in table.column_names:
+        by_lower.setdefault(name.strip().lower(), []).append(name)
+    found: dict[str, str] = {}
+    absent = []
+    for role, names in NAMES.items():
+        present = [name for name in names if name in by_lower]
+        if present and len(by_lower[present[0]]) > 1:
+            raise DataError(f"{path}: {' and '.join(by_lower[present[0]])} both name the column {role}; keep one")
+        if present:
+            found[role] = by_lower[present[0]][0]
+        elif role != "symbol":
+            absent.append(f"no column for {role} (looked for {', '.join(names)}, in any case)")
+    if absent:
+        raise DataError(f"{path}: {'; '.join(absent)}; the file has {', '.join(table.column_names)}; rename its columns")
+    unused = [name for name in table.column_names if name not in found.values()]
+    return found, [f"columns not used: {', '.join(unused)}"] if unused else []
+
+
+def _series(table: pa.Table, column: str | None, path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
+    if column is None:
+        return np.zeros(table.num_rows, np.int64), (path.name.split(".")[0],)
+    symbols = decoded(table, column).cast(pa.string())
+    if symbols.null_count:
+        row = int(np.flatnonzero(symbols.is_null().to_numpy())[0])
+        raise DataError(f"column {column!r}: {symbols.null_count} missing, first in row {row}; every bar needs its symbol")
+    names, series = np.unique(np.array(symbols.to_pylist()), return_inverse=True)
+    return series.astype(np.int64), tuple(map(str, names))
+
+
+def _fixed_point(values: np.ndarray) -> np.ndarray:
+    # Divided, not multiplied by 1e-9, which no float holds exactly: 1676.5 must come out as 1676.5.
+    return values / 1e9
+
+
+def _check_prices(times: np.ndarray, series: np.ndarray, names: tuple[str, ...], columns: dict[str, np.ndarray]) -> None:
+    high, low = columns["high"], columns["low"]
+    top, bottom = np.fmax(columns["open"], columns["close"]), np.fmin(columns["open"], columns["close"])
+    faults = {
+        **{f"{name} is not above zero": columns[name] <= 0 for name in PRICES},
+        "volume is below zero": columns["volume"] < 0,
+        "high is below low": high < low,
+        "open or close is outside low to high": (top > high) | (bottom < low),
+    }
+    found = []
+    for fault, where in faults.items():
+        if where.any():
+            row = int(where.argmax())
+            values = ", ".join(f"{name} {column[row]:g}" for name, column in columns.items())
+            found.append(f"{fault} in {int(where.sum())} bars, first in row {row}, {iso(times[row])} of {names[series[row]]} ({values})")
+    if found:
+        raise DataError("; ".join(found) + "; mend or leave out these bars")

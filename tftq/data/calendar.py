@@ -1,0 +1,46 @@
+"""Calendar columns: what is known of any time, past or future, from the clock alone."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+DAY = 86_400_000_000_000  # nanoseconds
+
+
+def _date(wall: np.ndarray, unit: str) -> np.ndarray:
+    return wall.astype("datetime64[ns]").astype(f"datetime64[{unit}]")
+
+
+def _share_of(wall: np.ndarray, unit: str) -> np.ndarray:
+    begin = _date(wall, unit)
+    start = begin.astype("datetime64[ns]").astype(np.int64)
+    end = (begin + 1).astype("datetime64[ns]").astype(np.int64)
+    return (wall - start) / (end - start)
+
+
+# The phase, in [0, 1), of each cycle at nanoseconds of the wall clock. `weekday` and `month` go in whole steps.
+# 1970-01-01 was a Thursday, so that Monday begins three days earlier.
+PHASES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "minute": lambda wall: wall % (DAY // 24) / (DAY // 24),
+    "hour": lambda wall: wall % DAY / DAY,
+    "weekday": lambda wall: (wall // DAY + 3) % 7 / 7,
+    "week": lambda wall: (wall + 3 * DAY) % (7 * DAY) / (7 * DAY),
+    "day_of_month": lambda wall: _share_of(wall, "M"),
+    "day_of_year": lambda wall: _share_of(wall, "Y"),
+    "month": lambda wall: _date(wall, "M").astype(np.int64) % 12 / 12,
+}
+
+
+def circle(wall: np.ndarray, cycle: str, harmonic: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Sine and cosine of a cycle's phase, so that its end meets its beginning.
+
+    Args:
+        wall: int64 nanoseconds of the wall clock [rows].
+        cycle: a name in `PHASES`.
+        harmonic: how often the pair goes round in one cycle.
+
+    Returns:
+        float64 [rows] twice.
+    """
+    angle = 2 * np.pi * harmonic * PHASES[cycle](wall)
+    return np.sin(angle), np.cos(angle)

@@ -1,0 +1,121 @@
+"""Returns, candles and the spread of prices. Prices enter as logarithms, so that nothing depends on their level."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tftq.data.features.rolling import Series, lagged, mean, ratio, total
+
+PAD = 64  # flat bars in front of a segment: a bar without enough past sees a market that stood still
+
+
+@dataclass(frozen=True)
+class Bars:
+    """The bars of one segment behind `PAD` flat ones, and what several features need of them.
+
+    Args:
+        open, high, low, close, volume: float64 [PAD + bars].
+    """
+
+    open: Series
+    high: Series
+    low: Series
+    close: Series
+    volume: Series
+
+    @classmethod
+    def padded(cls, columns: dict[str, Series]) -> "Bars":
+        """The bars with their flat past at the first open, with the first bar's volume."""
+        first = columns["open"][0]
+        before = {name: first for name in columns} | {"volume": columns["volume"][0]}
+        return cls(**{name: np.r_[np.full(PAD, before[name]), column] for name, column in columns.items()})
+
+    @cached_property
+    def log_close(self) -> Series:
+        """Logarithm of the close."""
+        return np.log(self.close)
+
+    @cached_property
+    def returns(self) -> Series:
+        """Log return since the bar before; exactly 0 where the close did not move."""
+        result = np.zeros_like(self.close)
+        result[1:] = np.diff(self.log_close)
+        return result
+
+    @cached_property
+    def log_range(self) -> Series:
+        """log(high / low)."""
+        return np.log(self.high / self.low)
+
+    @cached_property
+    def true_range(self) -> Series:
+        """The bar's range with the close before it, in price."""
+        before = np.r_[self.close[0], self.close[:-1]]
+        return np.maximum(self.high, before) - np.minimum(self.low, before)
+
+    @cached_property
+    def typical(self) -> Series:
+        """(high + low + close) / 3."""
+        return (self.high + self.low + self.close) / 3
+
+    @cached_property
+    def close_location(self) -> Series:
+        """Where the close lies in the bar: -1 at the low, 1 at the high, 0 in a flat bar."""
+        return ratio(2 * self.close - self.high - self.low, self.high - self.low, 0.0)
+
+
+def log_return(bars: Bars, lag: int) -> tuple[Series, ...]:
+    """Log return over `lag` bars."""
+    return (bars.log_close - lagged(bars.log_close, lag),)
+
+
+def candle(bars: Bars) -> tuple[Series, ...]:
+    """Body, shadows, range and gap of the bar, as logarithms of price ratios and as shares."""
+    top, bottom = np.maximum(bars.open, bars.close), np.minimum(bars.open, bars.close)
+    before = np.r_[bars.close[0], bars.close[:-1]]
+    return (
+        np.log(bars.close / bars.open),
+        np.log(bars.high / top),
+        np.log(bottom / bars.low),
+        bars.log_range,
+        np.log(bars.open / before),
+        np.log1p(bars.true_range / bars.close),
+        bars.close_location,
+        ratio(top - bottom, bars.high - bars.low, 0.0),
+        np.sign(bars.close - bars.open),
+    )
+
+
+def volatility(bars: Bars, window: int) -> tuple[Series, ...]:
+    """Volatility a bar after Parkinson (1980), Garman and Klass (1980), Rogers and Satchell (1991), and of closes."""
+    body = np.log(bars.close / bars.open)
+    upper, lower = np.log(bars.high / bars.close), np.log(bars.low / bars.close)
+    garman_klass = 0.5 * bars.log_range**2 - (2 * np.log(2) - 1) * body**2
+    rogers_satchell = upper * np.log(bars.high / bars.open) + lower * np.log(bars.low / bars.open)
+    return (
+        np.sqrt(mean(bars.log_range**2, window) / (4 * np.log(2))),
+        np.sqrt(mean(np.maximum(garman_klass, 0), window)),
+        np.sqrt(mean(rogers_satchell, window)),
+        np.sqrt(mean(bars.returns**2, window)),
+    )
+
+
+def moments(bars: Bars, window: int) -> tuple[Series, ...]:
+    """Bipower variation (Barndorff-Nielsen and Shephard 2004), semivariances, skewness and excess kurtosis of returns."""
+    returns = bars.returns
+    size = np.abs(returns)
+    pairs = total(size * np.r_[0.0, size[:-1]], window - 1) / (window - 1)
+    second, third, fourth = (mean(returns**power, window) for power in (2, 3, 4))
+    return (
+        np.sqrt(np.pi / 2 * pairs),
+        np.sqrt(mean(np.maximum(returns, 0) ** 2, window)),
+        np.sqrt(mean(np.minimum(returns, 0) ** 2, window)),
+        ratio(third, second**1.5, 0.0),
+        ratio(fourth, second**2, 3.0) - 3,
+    )
+
+
+def average_true_range(bars: Bars, window: int) -> tuple[Series, ...]:
+    """Mean true range over the close."""
+    return (mean(bars.true_range, window) / bars.close,)

@@ -1,0 +1,109 @@
+"""The table of features, from which names, order and count derive."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tftq.data.calendar import PHASES, circle
+from tftq.data.features import price, trend, volume
+from tftq.data.features.price import PAD, Bars
+from tftq.data.features.rolling import Series
+from tftq.data.files import wall_clock
+
+MEMORY = 51  # bars that a feature looks at, its own included; only `bars_in_segment` reaches further back
+
+
+class Group(NamedTuple):
+    """Features made by one function, for each of several windows.
+
+    Args:
+        names: what the function returns, in order; a window is appended to each.
+        make: from bars, and a window where there are any, to one series a name.
+        windows: the windows, in bars; empty where the function takes none.
+    """
+
+    names: tuple[str, ...]
+    make: Callable[..., tuple[Series, ...]]
+    windows: tuple[Any, ...] = ()
+
+
+def flags(bars: Bars) -> tuple[Series, ...]:
+    """Whether nothing was traded, and the logarithm of how many bars the segment has so far."""
+    count = np.maximum(np.arange(len(bars.close)) - PAD, 0)
+    return (bars.volume == 0).astype(np.float64), np.log1p(count)
+
+
+SIX = (5, 10, 15, 20, 30, 50)
+FIVE = (5, 10, 20, 30, 50)
+FOUR = (10, 20, 30, 50)
+
+BAR_GROUPS = (
+    Group(("log_return",), price.log_return, (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50)),
+    Group(
+        ("body", "upper_shadow", "lower_shadow", "range", "gap", "true_range", "close_location", "body_share", "direction"),
+        price.candle,
+    ),
+    Group(("parkinson", "garman_klass", "rogers_satchell", "close_volatility"), price.volatility, SIX),
+    Group(("bipower", "semivariance_up", "semivariance_down", "skew", "kurtosis"), price.moments, (10, 15, 20, 30, 50)),
+    Group(("atr",), price.average_true_range, SIX),
+    Group(("sma_distance", "ema_distance", "slope", "z_score"), trend.distance, SIX),
+    Group(("rsi", "cmo", "mfi", "adx", "plus_di", "minus_di"), trend.oscillators, (5, 10, 14, 25)),  # ADX takes two windows
+    Group(("macd", "ppo"), trend.macd, ((6, 13), (12, 26), (24, 50))),
+    Group(("percent_b", "band_width"), trend.bollinger, (8, 12, 18, 26, 40)),
+    Group(("donchian", "aroon", "williams"), trend.channels, FIVE),
+    Group(("volume_z", "volume_ratio", "volume_newer_half", "obv_change", "vwap_distance"), volume.volume, SIX),
+    Group(("roll", "amihud", "corwin_schultz", "kyle", "signed_volume", "autocorrelation"), volume.liquidity, FOUR),
+    Group(("zero_volume", "bars_in_segment"), flags),
+)
+
+# Cycles of the clock with their harmonic, each as sine and cosine, and the share of the month that has passed.
+CLOCK = (("minute", 1), ("hour", 1), ("hour", 2), ("week", 1), ("day_of_year", 1))
+
+
+def _names(group: Group) -> list[str]:
+    if not group.windows:
+        return list(group.names)
+    suffixes = ["_".join(map(str, window)) if isinstance(window, tuple) else str(window) for window in group.windows]
+    return [f"{name}_{suffix}" for suffix in suffixes for name in group.names]
+
+
+BAR_COLUMNS = tuple(name for group in BAR_GROUPS for name in _names(group))
+CLOCK_COLUMNS = (*(f"{cycle}_{part}_{harmonic}" for cycle, harmonic in CLOCK for part in ("sin", "cos")), "day_of_month")
+
+
+def bar_features(columns: dict[str, Series]) -> np.ndarray:
+    """The observed features of one segment of bars.
+
+    Causal: row t depends on the `MEMORY` bars up to t alone, but for `bars_in_segment`. Finite from the first row on.
+
+    Args:
+        columns: open, high, low, close and volume, float64 [bars].
+
+    Returns:
+        float64 [bars, len(BAR_COLUMNS)], in the order of `BAR_COLUMNS`.
+    """
+    bars = Bars.padded(columns)
+    series = [made for group in BAR_GROUPS for window in group.windows or (None,) for made in _make(group, bars, window)]
+    return np.stack([one[PAD:] for one in series], axis=1)
+
+
+def clock_features(times: np.ndarray, time_zone: str | None = None) -> np.ndarray:
+    """The known features: what the clock shows, at any time, past or future.
+
+    Args:
+        times: int64 nanoseconds UTC [rows].
+        time_zone: whose clock; None is UTC.
+
+    Returns:
+        float64 [rows, len(CLOCK_COLUMNS)], in the order of `CLOCK_COLUMNS`.
+    """
+    wall = wall_clock(times, time_zone)
+    waves = [wave for cycle, harmonic in CLOCK for wave in circle(wall, cycle, harmonic)]
+    return np.stack([*waves, PHASES["day_of_month"](wall)], axis=1)
+
+
+def _make(group: Group, bars: Bars, window: Any) -> tuple[Series, ...]:
+    made = group.make(bars) if window is None else group.make(bars, window)
+    assert len(made) == len(group.names)
+    return made

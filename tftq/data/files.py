@@ -1,0 +1,158 @@
+"""Parquet or CSV to plain arrays: float64 numbers and int64 nanoseconds in UTC, whatever the types in the file."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+
+from tftq.errors import DataError
+
+# Epochs from 1980 to 2100 in seconds; the four units do not overlap, so the size of a number tells its unit.
+EPOCH_SECONDS = (315_532_800, 4_102_444_800)
+EPOCH_UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+def read_file(path: Path | str) -> pa.Table:
+    """Read a parquet or CSV file as it lies.
+
+    Args:
+        path: a file whose name ends in .parquet, .pq, .csv or .csv.gz.
+
+    Returns:
+        The table, with dictionary columns decoded and its row groups joined.
+
+    Raises:
+        DataError: no such file, another ending, a damaged file or one without rows.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"data.path: no file {path}; give the path of a parquet or CSV file")
+    name = path.name.lower()
+    try:
+        if name.endswith((".parquet", ".pq")):
+            table = pyarrow.parquet.ParquetFile(path).read()
+        elif name.endswith((".csv", ".csv.gz")):
+            table = pyarrow.csv.read_csv(path)
+        else:
+            raise DataError(f"data.path: {path.name} is neither .parquet, .pq, .csv nor .csv.gz; convert it to one of these")
+    except pa.ArrowException as error:
+        raise DataError(f"data.path: {path} cannot be read: {error}") from error
+    if table.num_rows == 0:
+        raise DataError(f"data.path: {path} has no rows")
+    return table
+
+
+def numbers(table: pa.Table, column: str) -> np.ndarray:
+    """A column as float64 [rows]; a null becomes NaN.
+
+    Raises:
+        DataError: the column does not hold numbers.
+    """
+    values = decoded(table, column)
+    kind = values.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind)):
+        raise DataError(f"column {column!r} holds {kind}; allowed are integers, floats, decimals and booleans; convert it to numbers")
+    if pa.types.is_boolean(kind):
+        values = values.cast(pa.int8())
+    return values.cast(pa.float64(), safe=False).to_numpy().astype(np.float64)
+
+
+def nanoseconds(table: pa.Table, column: str, time_zone: str | None, refuse_naive: bool) -> tuple[np.ndarray, list[str]]:
+    """A column of times as int64 nanoseconds since 1970 in UTC.
+
+    A parquet timestamp without a zone is a local time by the format's own definition, so that it needs `time_zone`
+    where instants matter (`refuse_naive`). Text without an offset says nothing about it and is read as UTC, with a note.
+
+    Args:
+        table: the file's rows.
+        column: the name of the time column: timestamps, dates, ISO 8601 text or integer epochs (s, ms, us, ns).
+        time_zone: the zone of times that carry none, such as UTC or America/Chicago; None where the recipe gives none.
+        refuse_naive: whether a timestamp without a zone is an error while `time_zone` is None; else it is taken as UTC.
+
+    Returns:
+        Times [rows] and notes.
+
+    Raises:
+        DataError: a missing or unreadable time, or a naive one where that is refused.
+    """
+    values = decoded(table, column)
+    if values.null_count:
+        row = int(np.flatnonzero(values.is_null().to_numpy())[0])
+        raise DataError(f"time column {column!r}: {values.null_count} missing, first in row {row}; every row needs a time")
+    notes: list[str] = []
+    is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+    if pa.types.is_integer(values.type):
+        return _epochs(values, column), notes
+    try:
+        if is_text:
+            values = _parsed(values)
+            if values.type.tz is None and time_zone is None:
+                notes.append(f"time column {column!r} is text without an offset: read as UTC (data.time_zone changes it)")
+        elif pa.types.is_date(values.type):
+            values = values.cast(pa.timestamp("ms"))
+        elif not pa.types.is_timestamp(values.type):
+            raise DataError(
+                f"time column {column!r} holds {values.type}; "
+                "allowed are timestamps, dates, ISO 8601 text and integer epochs (s, ms, us, ns)"
+            )
+        elif values.type.tz is None and time_zone is None and refuse_naive:
+            raise DataError(
+                f"time column {column!r} holds local times without a zone; say which with data.time_zone, such as UTC or America/Chicago"
+            )
+        if values.type.tz is None and time_zone not in (None, "UTC"):
+            values = pc.assume_timezone(values, time_zone)
+        return values.cast(pa.timestamp("ns", tz=values.type.tz)).cast(pa.int64()).to_numpy(), notes
+    except (pa.ArrowException, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        zone = f" in time zone {time_zone}" if time_zone else ""
+        raise DataError(f"time column {column!r} cannot be read{zone}: {error}") from error
+
+
+def wall_clock(times: np.ndarray, time_zone: str | None) -> np.ndarray:
+    """What a clock in `time_zone` (None: UTC) shows at `times`, both int64 nanoseconds [rows]."""
+    if time_zone in (None, "UTC"):
+        return times
+    return pc.local_timestamp(pa.array(times).cast(pa.timestamp("ns", tz=time_zone))).cast(pa.int64()).to_numpy()
+
+
+def iso(time: int) -> str:
+    """Nanoseconds since 1970 as text for people: 2013-10-07T00:00:00Z."""
+    text = np.datetime_as_string(np.datetime64(int(time), "ns"))
+    return text.removesuffix(".000000000") + "Z"
+
+
+def duration(nanoseconds: int) -> str:
+    """A span of time as text for people: 1 min, 2 h, 1.5 s."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if nanoseconds >= size * 1_000_000_000 and nanoseconds % (size * 1_000_000_000) == 0:
+            return f"{nanoseconds // (size * 1_000_000_000)} {unit}"
+    return f"{nanoseconds / 1e9:g} s"
+
+
+def decoded(table: pa.Table, column: str) -> pa.ChunkedArray:
+    """A column with its dictionary encoding taken away."""
+    values = table[column]
+    return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
+
+
+def _parsed(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    try:
+        return values.cast(pa.timestamp("ns"))
+    except pa.ArrowInvalid:  # either it carries offsets, or it is no time at all and the next line says so
+        return values.cast(pa.timestamp("ns", tz="UTC"))
+
+
+def _epochs(values: pa.ChunkedArray, column: str) -> np.ndarray:
+    whole = values.cast(pa.int64()).to_numpy()
+    low, high = int(whole.min()), int(whole.max())
+    for per_second in EPOCH_UNITS.values():
+        if EPOCH_SECONDS[0] * per_second <= low and high < EPOCH_SECONDS[1] * per_second:
+            return whole * (1_000_000_000 // per_second)
+    raise DataError(
+        f"time column {column!r} holds integers from {low} to {high}; "
+        f"allowed are epochs from 1980 to 2100 in {', '.join(EPOCH_UNITS)}, all in one unit"
+    )

@@ -1,0 +1,162 @@
+"""Windows: lazy views into one array of rows; nothing is materialised beyond the batch at hand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from tftq.data.columns import Batch, Inputs
+from tftq.data.scaling import Scaling, TargetScaling
+
+
+class Target(Protocol):
+    """What a window is to forecast, from the rows after its last history row."""
+
+    @property
+    def unit(self) -> str:
+        """The unit of the target."""
+
+    def values(self, last: Tensor, horizon: int) -> Tensor:
+        """The target, float32 [batch, horizon], after the history rows `last`, int64 [batch]."""
+
+    def naive(self, last: Tensor, horizon: int) -> Tensor:
+        """A baseline's forecast of it, float32 [batch, horizon], from rows up to `last` alone."""
+
+
+@dataclass(frozen=True)
+class LogReturn:
+    """Cumulative log return since the last history bar; the naive forecast is no change.
+
+    Args:
+        close: float64 [rows], the closing prices.
+    """
+
+    close: Tensor
+    unit: str = "log return"
+
+    def values(self, last: Tensor, horizon: int) -> Tensor:
+        """See `Target.values`."""
+        ahead = self.close[_ahead(last, horizon)]  # [batch, horizon]
+        return torch.log(ahead / self.close[last, None]).float()
+
+    def naive(self, last: Tensor, horizon: int) -> Tensor:
+        """See `Target.naive`."""
+        return torch.zeros(len(last), horizon)
+
+
+@dataclass(frozen=True)
+class Level:
+    """A column's own value; the naive forecast is the value whole seasons earlier.
+
+    Args:
+        column: float64 [rows], not finite where missing.
+        slots: int64 [rows], increasing: the rows' places on the even grid of time.
+        season: steps of the grid in one season.
+        unit: the column's name.
+    """
+
+    column: Tensor
+    slots: Tensor
+    season: int
+    unit: str
+
+    def values(self, last: Tensor, horizon: int) -> Tensor:
+        """See `Target.values`."""
+        return self.column[_ahead(last, horizon)].float()
+
+    def naive(self, last: Tensor, horizon: int) -> Tensor:
+        """See `Target.naive`."""
+        value, found = self._season_ago(last, horizon)
+        return torch.where(found, value, self.column[last, None]).float()
+
+    def without_season(self, last: Tensor, horizon: int) -> int:
+        """How many values of the naive forecast have no row a season ago, so that the last value stands in."""
+        return int((~self._season_ago(last, horizon)[1]).sum())
+
+    def _season_ago(self, last: Tensor, horizon: int) -> tuple[Tensor, Tensor]:
+        step = torch.arange(1, horizon + 1)
+        seasons = (step + self.season - 1) // self.season  # the fewest that reach back to the history
+        wanted = self.slots[last, None] + step - seasons * self.season  # [batch, horizon]
+        row = torch.searchsorted(self.slots, wanted).clamp(max=len(self.slots) - 1)
+        value = self.column[row]
+        return value, (self.slots[row] == wanted) & value.isfinite()
+
+
+class Windows:
+    """The windows of one part of the data.
+
+    Args:
+        name: train, validation or test.
+        inputs: the columns and the shape of a window.
+        rows: float32 [rows, history columns], raw, contiguous; shared by all parts.
+        times: int64 [rows], nanoseconds UTC; shared by all parts.
+        starts: int64 [windows], the row of each window's first history bar.
+        target: what to forecast.
+    """
+
+    def __init__(self, name: str, inputs: Inputs, rows: Tensor, times: Tensor, starts: Tensor, target: Target) -> None:
+        assert rows.is_contiguous() and rows.dtype == torch.float32 and rows.shape[1] == len(inputs.history)
+        self.name = name
+        self.inputs = inputs
+        self.rows = rows
+        self.times = times
+        self.starts = starts
+        self.target = target
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def target_unit(self) -> str:
+        """The unit of targets and forecasts."""
+        return self.target.unit
+
+    def batch(self, indices: Tensor | Sequence[int]) -> Batch:
+        """Gather windows.
+
+        Args:
+            indices: which windows, [batch].
+
+        Returns:
+            The batch in raw units.
+        """
+        last = self.last_rows(indices)
+        lookback, horizon = self.inputs.lookback, self.inputs.horizon
+        history = self.rows[last[:, None] + torch.arange(1 - lookback, 1)]  # [batch, lookback, history columns]
+        observed = len(self.inputs.history) - len(self.inputs.future)
+        future = self.rows[:, observed:][_ahead(last, horizon)]  # [batch, horizon, known columns]
+        return Batch(history, future, None, self.target.values(last, horizon))
+
+    def naive(self, indices: Tensor | Sequence[int]) -> Tensor:
+        """The baseline's forecast, float32 [batch, horizon]: no change for bars, the season before for tables."""
+        return self.target.naive(self.last_rows(indices), self.inputs.horizon)
+
+    def last_close(self, indices: Tensor | Sequence[int]) -> Tensor:
+        """The closing price of each window's last history bar, float64 [batch]; price = last close · exp(forecast). Bars only."""
+        assert isinstance(self.target, LogReturn)
+        return self.target.close[self.last_rows(indices)]
+
+    def last_rows(self, indices: Tensor | Sequence[int]) -> Tensor:
+        """The row of each window's last history bar, int64 [batch]."""
+        return self.starts[torch.as_tensor(indices, dtype=torch.int64)] + self.inputs.lookback - 1
+
+    def target_times(self, indices: Tensor | Sequence[int]) -> Tensor:
+        """When each target falls, int64 nanoseconds UTC [batch, horizon]."""
+        return self.times[_ahead(self.last_rows(indices), self.inputs.horizon)]
+
+
+class Datasets(NamedTuple):
+    """All that a run learns from, and what a user should know of it."""
+
+    train: Windows
+    validation: Windows
+    test: Windows | None
+    scaling: Scaling
+    target_scaling: TargetScaling
+    notes: list[str]
+
+
+def _ahead(last: Tensor, horizon: int) -> Tensor:
+    return last[:, None] + torch.arange(1, horizon + 1)  # [batch, horizon]
