@@ -95,7 +95,7 @@ def resolved_yaml(recipe: Recipe) -> str:
 def recipe_hash(recipe: Recipe) -> str:
     """SHA-256 (hexadecimal) of what the recipe does: of every option that has an effect, but for `name` and `out`."""
     values = {key: value for key, value in _effective(recipe).items() if key not in ("name", "out")}
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 def _effective(recipe: Recipe) -> dict[str, Any]:
@@ -138,6 +138,7 @@ def _explain(details: ErrorDetails, values: dict[str, Any]) -> Problem:
 
 def _found(value: Any, path: KeyPath) -> str:
     kind = type_at(path)
+    value = list(value) if isinstance(value, tuple) else value
     advice = ""
     if isinstance(value, str) and (word := closest(value, choices(kind))) is not None:
         advice = f"; did you mean {word}?"
@@ -155,7 +156,8 @@ def _report(path: Path, problems: list[Problem], lines: dict[KeyPath, int], give
         key = ".".join(problem.path)
         place: float = line
         where = f"line {line}" if line else ""
-        if problem.on_command_line or any(part in given for part in above):
+        below = problem.path not in lines and any(part[: len(problem.path)] == problem.path for part in given)
+        if problem.on_command_line or below or any(part in given for part in above):
             place, where = math.inf, "command line"
         rows.append((place, f"  {' '.join(filter(None, [key, where and f'({where})']))}: {problem.words}"))
     count = f"{len(problems)} error{'s' if len(problems) > 1 else ''}"

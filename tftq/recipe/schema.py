@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, Stri
 from pydantic_core import PydanticCustomError
 
 Format = Literal["fp32", "fp16", "int8_ptq", "int8_qat"]
-Calendar = Literal["hour", "weekday", "day_of_year", "month"]
+Calendar = Literal["minute", "hour", "weekday", "week", "day_of_month", "day_of_year", "month"]
 
 FORMATS_OF_METHOD: dict[str, tuple[Format, ...]] = {
     "none": ("fp32",),
@@ -34,6 +34,17 @@ def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _path(value: Any) -> Any:
+    if value == "":
+        raise _contradiction("found an empty path; allowed: a path")
+    return value
+
+
+def _contradiction(message: str, key: str = "") -> PydanticCustomError:
+    """An error of one option against another; `key` is the option's path below the field that is being validated."""
+    return PydanticCustomError("contradiction", "{message}", {"message": message, "key": key})
+
+
 Count = Annotated[int, BeforeValidator(_whole), Ge(1)]
 Whole = Annotated[int, BeforeValidator(_whole), Ge(0)]
 Positive = Annotated[float, Gt(0)]
@@ -42,12 +53,7 @@ Fraction = Annotated[float, Ge(0), Le(1)]
 Switch = Annotated[bool, BeforeValidator(_truth)]
 Text = Annotated[str, MinLen(1)]
 Names = Annotated[tuple[Text, ...], BeforeValidator(_frozen)]
-FilePath = Annotated[Path, Strict(False)]
-
-
-def _contradiction(message: str, key: str = "") -> PydanticCustomError:
-    """An error of one option against another; `key` is the option's path below the field that is being validated."""
-    return PydanticCustomError("contradiction", "{message}", {"message": message, "key": key})
+FilePath = Annotated[Path, Strict(False), BeforeValidator(_path)]
 
 
 def _unique(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,0 +1,186 @@
+"""What a wrong recipe is told: every error at once, with its path, what was found, what is allowed and the nearest known name."""
+
+from pathlib import Path
+
+import pytest
+
+from tftq.errors import RecipeError
+from tftq.recipe.loading import load_recipe
+
+BARS = "name: first\ndata: {kind: bars, path: bars.parquet}\n"
+TABLE = "name: first\ndata: {kind: table, path: t.csv, time: t, target: y, season: 24"
+
+
+def refusal(folder: Path, text: str | bytes, *overrides: str) -> list[str]:
+    """The lines of the error, the file's name taken out."""
+    path = folder / "recipe.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path, overrides)
+    return str(caught.value).replace(f"{path}: ", "").splitlines()
+
+
+def test_every_error_of_a_file_at_once(tmp_path: Path) -> None:
+    text = """\
+name: first
+trian: {}
+lr: 3
+data:
+  kind: bars
+  lokback: 60
+  season: 3
+model:
+  hidden: 30
+  heads: 4
+  hidden: 30
+train:
+  batch_size: true
+  optimizer:
+    lr: fast
+"""
+    assert refusal(tmp_path, text, "memory.budget_mb=0", "seed=x", "foo", "trai.epochs=3") == [
+        "13 errors",
+        "  trian (line 2): unknown key; did you mean train?",
+        "  lr (line 3): unknown key; did you mean train.optimizer.lr or quant.qat.lr?",
+        "  data.path (line 4): missing; allowed: a path",
+        "  data.lokback (line 6): unknown key; did you mean data.lookback?",
+        "  data.season (line 7): is no option of data.kind bars; allowed: path, lookback, horizon, validation, test, time_zone, "
+        "duplicates, missing, kind, symbol, warmup",
+        "  model.heads (line 10): 4 heads do not divide model.hidden 30; allowed: 1, 2, 3, 5, 6, 10, 15, 30",
+        "  model.hidden (line 11): stands twice, on line 9 and line 11; allowed: once",
+        "  train.batch_size (line 13): found True; allowed: a whole number, at least 1",
+        "  train.optimizer.lr (line 15): found 'fast'; allowed: a number, above 0",
+        "  (command line): found 'foo'; allowed: key=value",
+        "  trai.epochs (command line): unknown key; did you mean train?",
+        "  seed (command line): found 'x'; allowed: a whole number, at least 0, below 4294967296",
+        "  memory.budget_mb (command line): found 0; allowed: a whole number, at least 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: 1\n" + BARS.split("\n")[1], "name (line 1): found 1; allowed: text, matching ^[A-Za-z0-9][A-Za-z0-9._-]*$; put it in quo"),
+        ("name: a/b\n" + BARS.split("\n")[1], "name (line 1): found 'a/b'; allowed: text, matching ^[A-Za-z0-9][A-Za-z0-9._-]*$"),
+        ("name: a", "data: missing; allowed: a mapping with kind bars or table, and the options of that kind"),
+        ("name: a\ndata: 5", "data (line 2): found 5; allowed: a mapping with kind bars or table, and the options of that kind"),
+        ("name: a\ndata: {path: p}", "data.kind (line 2): missing; allowed: bars or table"),
+        ("name: a\ndata: {kind: bar, path: p}", "data.kind (line 2): found 'bar'; allowed: bars or table; did you mean bars?"),
+        ("name: a\ndata: {kind: [bars], path: p}", "data.kind (line 2): found ['bars']; allowed: bars or table"),
+        ("name: a\ndata: {kind: bars, path: ''}", "data.path (line 2): found an empty path; allowed: a path"),
+        ("name: a\ndata: {kind: bars, path: p, symbol: 7}", "data.symbol (line 2): found 7; allowed: text, not empty or null; put it in"),
+        (BARS + "5: a", "5 (line 3): unknown key; allowed: name, seed, device, out, data, model, train, validate, quant, export, memory"),
+        (BARS + "seed: -1", "seed (line 3): found -1; allowed: a whole number, at least 0, below 4294967296"),
+        (BARS + "seed: true", "seed (line 3): found True; allowed: a whole number, at least 0, below 4294967296"),
+        (BARS + "device: gpu", "device (line 3): found 'gpu'; allowed: auto, cuda, cpu; did you mean cpu?"),
+        (BARS + "model: [64]", "model (line 3): found [64]; allowed: a mapping with the keys form, hidden, heads, lstm_layers, dropout, "),
+        (BARS + "model: {dropout: .nan}", "model.dropout (line 3): found nan; allowed: a number, at least 0, below 1"),
+        (BARS + "train: {clip_norm: .inf}", "train.clip_norm (line 3): found inf; allowed: a number, above 0 or null"),
+        (BARS + "train: {clip_norm: true}", "train.clip_norm (line 3): found True; allowed: a number, above 0 or null"),
+        (BARS + "train: {batch_size: 0}", "train.batch_size (line 3): found 0; allowed: a whole number, at least 1"),
+        (BARS + "train: {batch_size: null}", "train.batch_size (line 3): found None; allowed: a whole number, at least 1"),
+        (BARS + "validate: {batch_size: 0}", "validate.batch_size (line 3): found 0; allowed: a whole number, at least 1 or null"),
+        (BARS + "train: {optimizer: {groups: {a: -1}}}", "train.optimizer.groups.a (line 3): found -1; allowed: a number, above 0"),
+        (BARS + "export: {publish: 1}", "export.publish (line 3): found 1; allowed: true or false"),
+        (BARS + "export: {formats: [fp23]}", "export.formats.0 (line 3): found 'fp23'; allowed: fp32, fp16, int8_ptq, int8_qat; did you"),
+        (BARS + "export: {formats: []}", "export.formats (line 3): found []; allowed: a list, each fp32, fp16, int8_ptq, int8_qat, not e"),
+    ],
+)
+def test_wrong_values(tmp_path: Path, text: str, message: str) -> None:
+    first, second = refusal(tmp_path, text)
+    assert first == "1 error"
+    assert second.strip().startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (BARS[:-2] + ", validation: 0.6, test: 0.4}", "data.test (line 2): with data.validation 0.6 nothing is left to train on; allowed"),
+        (TABLE + ", known: [a, a]}", "data.known (line 2): named twice: a; allowed: each name once"),
+        (TABLE + ", known: [y]}", "data.known (line 2): y is the time or the target; allowed: columns known over the horizon"),
+        (TABLE + ", known: [a], observed: [a, t]}", "data.observed (line 2): a, t has another role already (time, target or known); allo"),
+        (BARS + "model: {hidden: 6}", "model.heads (line 3): 4 heads do not divide model.hidden 6; allowed: 1, 2, 3, 6"),
+        (BARS + "model: {quantiles: [0.9, 0.5, 0.1]}", "model.quantiles (line 3): found [0.9, 0.5, 0.1]; allowed: an odd count, strictly "),
+        (BARS + "model: {quantiles: [0.1, 0.5]}", "model.quantiles (line 3): found [0.1, 0.5]; allowed: an odd count, strictly "),
+        (BARS + "model: {quantiles: [0.4]}", "model.quantiles (line 3): found [0.4]; allowed: an odd count, strictly "),
+        (BARS + "model: {quantiles: []}", "model.quantiles (line 3): found []; allowed: an odd count, strictly "),
+        (BARS + "train: {schedule: {warmup: 0.6}}", "train.schedule.cooldown (line 3): warmup 0.6 and cooldown 0.5 overlap; allowed: a s"),
+        (BARS + "validate: {every: 11}", "validate.every (line 3): found 11; allowed: at most train.epochs 10"),
+        (BARS + "quant: {method: ptq, qat: {epochs: 3}}", "quant.qat (line 3): has no effect while quant.method is ptq; set quant.method"),
+        (BARS + "quant: {method: qat, qat: {observe: 5, fake_quant: 4}}", "quant.qat.fake_quant (line 3): 4 comes before observe 5; allo"),
+        (BARS + "quant: {method: qat, qat: {fake_quant: 9, freeze: 4}}", "quant.qat.freeze (line 3): 4 comes before fake_quant 9; allowe"),
+        (BARS + "export: {formats: [fp32, int8_qat]}", "export.formats (line 3): int8_qat is not made while quant.method is none; allowe"),
+        (BARS + "export: {formats: [fp32]}\nquant: {method: ptq}", "export.formats (line 3): lacks int8_ptq, so quant.method ptq has no"),
+        (BARS + "export: {formats: [fp32, fp32]}", "export.formats (line 3): named twice: fp32; allowed: each name once"),
+    ],
+)
+def test_contradictions(tmp_path: Path, text: str, message: str) -> None:
+    first, second = refusal(tmp_path, text)
+    assert first == "1 error"
+    assert second.strip().startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("epochs", "(command line): found 'epochs'; allowed: key=value"),
+        ("=3", "(command line): found '=3'; allowed: key=value"),
+        ("train.epoch=3", "train.epoch (command line): unknown key; did you mean train.epochs?"),
+        ("epochs=3", "epochs (command line): unknown key; did you mean train.epochs or quant.qat.epochs?"),
+        ("name.x=3", "name.x (command line): unknown key; name has no options below it"),
+        ("train=3", "train (command line): found '3'; allowed: null, or a value for one of train.precision, train.epochs, "),
+        ("train.epochs=[", "train.epochs (command line): found '['; allowed: a whole number, at least 1"),
+        ("train.epochs=!!int x", "train.epochs (command line): found '!!int x'; allowed: a whole number, at least 1"),
+        ("name=", "name (command line): found ''; allowed: text, matching ^[A-Za-z0-9][A-Za-z0-9._-]*$"),
+        ("data.season=3", "data.season (command line): is no option of data.kind bars; allowed: path, lookback, "),
+        ("quant.qat.lr=1e-5", "quant.qat (command line): has no effect while quant.method is none; "),
+    ],
+)
+def test_wrong_overrides(tmp_path: Path, override: str, message: str) -> None:
+    first, second = refusal(tmp_path, BARS, override)
+    assert first == "1 error"
+    assert second.strip().startswith(message)
+
+
+def test_an_override_stands_once(tmp_path: Path) -> None:
+    assert refusal(tmp_path, BARS, "seed=1", "seed=2") == ["1 error", "  seed (command line): stands twice; allowed: once"]
+
+
+def test_an_override_below_no_mapping_leaves_the_word_to_the_file(tmp_path: Path) -> None:
+    assert refusal(tmp_path, BARS + "train: 5", "train.optimizer.lr=1")[1].startswith("  train (line 3): found 5; allowed: a mapping ")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "found an empty file; allowed: a mapping of options, as `name: first_run`"),
+        ("# nothing\n", "found an empty file; allowed: a mapping of options, as `name: first_run`"),
+        ("- a\n", "found a list; allowed: a mapping of options, as `name: first_run`"),
+        ("a: [", "line 1, column 5: not YAML: expected the node content, but found '<stream end>'"),
+        ("a:\n\t- b", "line 2, column 1: not YAML: found character '\\t' that cannot start any token"),
+        ("a: 1\n---\nb: 2", "line 2, column 1: not YAML: but found another document"),
+        ("? [a]\n: b", "line 1, column 3: not YAML: found unhashable key"),
+        ("a: !!python/object:os.x {}", "line 1, column 4: not YAML: could not determine a constructor for the tag "),
+        ("a: !!int x", "not YAML: invalid literal for int() with base 10: 'x'"),
+        ("a: \x00", "not YAML: unacceptable character #x0000: special characters are not allowed"),
+        (b"name: \xff", "byte 6 is not UTF-8; save the file as UTF-8"),
+    ],
+)
+def test_files_that_are_no_recipe(tmp_path: Path, text: str | bytes, message: str) -> None:
+    assert refusal(tmp_path, text)[0].startswith(message)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"missing\.yaml: cannot be read: No such file or directory"):
+        load_recipe(tmp_path / "missing.yaml")
+    with pytest.raises(RecipeError, match=r"cannot be read: Is a directory"):
+        load_recipe(tmp_path)
+
+
+def test_a_recipe_that_contains_itself_is_refused(tmp_path: Path) -> None:
+    assert "  a (line 3): unknown key; " in refusal(tmp_path, BARS + "a: &a {b: *a}")[1]
+
+
+def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_bytes(b"\xef\xbb\xbf" + BARS.encode())
+    assert load_recipe(tmp_path / "recipe.yaml").name == "first"
