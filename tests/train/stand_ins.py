@@ -1,11 +1,16 @@
 """A tiny model and tiny windows, in the shapes that the real ones promise."""
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tftq.data.columns import Batch
+from tftq.recipe.schema import TrainRecipe, ValidateRecipe
+from tftq.train.loop import Trainer
 
 LOOKBACK, HORIZON, OBSERVED, KNOWN = 4, 3, 2, 1
 QUANTILES = (0.1, 0.5, 0.9)
@@ -57,3 +62,39 @@ class TinyWindows:
 
     def naive(self, indices: Tensor | Sequence[int]) -> Tensor:
         return self.history[torch.as_tensor(indices), -1, :1].expand(-1, HORIZON)
+
+
+class ListTimeline:
+    """Keeps the phases that were recorded."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[str, int]] = []
+
+    def record(self, phase: str, epoch: int) -> None:
+        self.records.append((phase, epoch))
+
+
+def tiny_trainer(
+    folder: Path, model: nn.Module | None = None, *, windows: int = 16, validate: ValidateRecipe | None = None, **options: Any
+) -> Trainer:
+    """A trainer of 3 epochs over batches of 2; `options` of TrainRecipe and of Trainer, the latter by their names."""
+    own = {
+        name: options.pop(name)
+        for name in ("seed", "recipe", "on_update", "best_from", "train", "validation", "timeline")
+        if name in options
+    }
+    settings = TrainRecipe(**{"epochs": 3, "batch_size": 2, **options})
+    return Trainer(
+        model if model is not None else TinyModel(),
+        own.pop("train", None) or TinyWindows(windows),
+        own.pop("validation", None) or TinyWindows(10, seed=2),
+        settings,
+        folder,
+        own.pop("timeline", None) or ListTimeline(),
+        torch.device("cpu"),
+        **{"validate": validate or ValidateRecipe(), "seed": 3, "recipe": "name: tiny\n", **own},
+    )
+
+
+def metrics_lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

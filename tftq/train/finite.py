@@ -14,17 +14,18 @@ class NonFiniteError(TftqError):
     """A loss, forecast or gradient that is infinite or not a number."""
 
 
-def explain(model: nn.Module, batch: Batch) -> str:
+def explain(model: nn.Module, batch: Batch) -> str | None:
     """Say where the first number that is not finite comes from: the data, a weight, or the arithmetic of a layer.
 
-    Runs the model once more over `batch`, in the mode that it is in, with a hook on every layer.
+    Runs the model once more over `batch`, in the mode and under the autocast that it is in, with a hook on every layer.
 
     Args:
         model: the model that gave a number that is not finite.
-        batch: the batch for which it did, on the model's device.
+        batch: a batch for which it may have done so, on the model's device.
 
     Returns:
-        A clause for an error message, which names the first such input, or layer and the weights at fault in it.
+        A clause for an error message, which names the first such input, or layer and the weights at fault in it; None where every
+        number is finite this time.
     """
     for name, tensor in batch._asdict().items():
         if tensor is not None and not tensor.isfinite().all():
@@ -33,7 +34,7 @@ def explain(model: nn.Module, batch: Batch) -> str:
     with torch.no_grad(), _first_layer(model) as found:
         model(*batch.inputs)
     if not found:
-        return "every layer's output is finite when the batch is run again"
+        return None
     name, layer = found[0]
     bad = [own for own, parameter in layer.named_parameters() if not parameter.isfinite().all()]
     cause = f"its weights {', '.join(bad)} are not finite" if bad else "its weights are finite, so its input or its arithmetic overflows"

@@ -1,0 +1,95 @@
+"""Checkpoints: written so that a whole one is always on disk, and read without running any code that lies in them."""
+
+import os
+import pickle
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from tftq.errors import CheckpointError
+
+FORMAT = 1  # raised whenever older files can no longer be read
+
+
+def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a checkpoint under a temporary name, flush it to the disk, and only then let it take the place of the one before.
+
+    Args:
+        path: the file; its folder exists.
+        content: tensors and plain Python types.
+
+    Raises:
+        OSError: the disk is full or not writable; the checkpoint before is untouched.
+    """
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as file:
+            torch.save({"format": FORMAT, **content}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    if os.name == "posix":  # the new name itself reaches the disk only with its folder; Windows cannot open one
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint, its tensors on the CPU.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, or of another version of the format.
+    """
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: no checkpoint there; train without resuming, or name the run's folder") from error
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        reason = str(error).split("\n")[0]
+        raise CheckpointError(f"{path}: damaged, or no checkpoint of tftq ({reason}); use another checkpoint or train anew") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        found = content.get("format") if isinstance(content, dict) else type(content).__name__
+        raise CheckpointError(f"{path}: format {found} cannot be read; allowed: {FORMAT}; train anew with this version")
+    return content
+
+
+def load_model(model: nn.Module, content: Mapping[str, Any], path: Path) -> None:
+    """Copy a checkpoint's weights and buffers into a model.
+
+    Raises:
+        CheckpointError: names or shapes differ; every one is listed.
+    """
+    try:
+        model.load_state_dict(content["model"])
+    except RuntimeError as error:
+        raise CheckpointError(f"{path}: of another model; train anew, or use the recipe in the run's folder\n{error}") from error
+
+
+def random_state() -> dict[str, Any]:
+    """The state of every random generator: of Python, NumPy, torch and, where there are any, CUDA devices."""
+    name, keys, *rest = np.random.get_state(legacy=True)
+    return {
+        "python": random.getstate(),
+        "numpy": [name, torch.from_numpy(np.array(keys, dtype=np.int64)), *rest],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def restore_random_state(state: Mapping[str, Any]) -> None:
+    """Put every random generator back to what `random_state` saw; CUDA's only on a machine with as many devices."""
+    random.setstate(state["python"])
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(state["torch"])
+    if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["cuda"])

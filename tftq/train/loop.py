@@ -1,0 +1,363 @@
+"""The training loop, of float training and of quantization-aware training alike."""
+
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from difflib import unified_diff
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from tftq.errors import CheckpointError
+from tftq.recipe.schema import TrainRecipe, ValidateRecipe
+from tftq.train.checkpoint import load_checkpoint, load_model, random_state, restore_random_state, save_checkpoint
+from tftq.train.finite import NonFiniteError, explain, not_finite_gradients
+from tftq.train.interfaces import Timeline, Windows
+from tftq.train.loss import quantile_loss
+from tftq.train.metrics import Validation
+from tftq.train.offload import offloaded
+from tftq.train.optimizer import build_optimizer
+from tftq.train.precision import Precision
+from tftq.train.progress import TrainingBar
+from tftq.train.sampler import Sampler
+from tftq.train.schedule import Schedule
+from tftq.train.validation import validate
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a training came to; the model holds the best weights.
+
+    Args:
+        updates: applied updates.
+        skipped: FP16 steps that overflowed and were not applied.
+        samples_per_s: windows trained on in a second of training, validation and checkpoints not counted.
+        best_epoch: the epoch whose weights the model holds, counted from 1.
+        validation: the validation of that epoch.
+    """
+
+    updates: int
+    skipped: int
+    samples_per_s: float
+    best_epoch: int
+    validation: Validation
+
+
+@dataclass
+class Epoch:
+    """Sums over the updates of one epoch so far."""
+
+    windows: int = 0
+    loss: float = 0.0  # Σ loss of a window
+    norm: float = 0.0  # Σ gradient norm of the applied updates, before clipping
+    applied: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class State:
+    """Where a training stands, beside its model, optimizer, scaler and random generators."""
+
+    update: int = 0  # applied updates so far, and so the number of the next one
+    epoch: int = 1
+    position: int = 0  # groups of this epoch that have been used
+    best_loss: float = math.inf
+    best_epoch: int = 0
+    patient_since: int = 0  # the epoch that early stopping counts from
+    stopped: bool = False
+    skipped: int = 0
+    windows: int = 0
+    seconds: float = 0.0
+    sums: Epoch = field(default_factory=Epoch)
+
+
+class Trainer:
+    """Trains a model, and leaves metrics.jsonl and checkpoints/ in a folder.
+
+    Args:
+        model: takes a batch's inputs, gives [batch, horizon, quantiles] in the target's unit; has `quantiles` and `target_scale`.
+            Modules that are in eval mode stay in it.
+        train: the windows to learn from.
+        validation: the windows that decide which epoch was the best.
+        settings: epochs, batch size, optimizer, schedule, and so on.
+        folder: where to write; made where missing.
+        timeline: takes down the memory in use at every phase.
+        device: where to compute.
+        validate: how often and in which batches to validate.
+        seed: of the order of the windows.
+        recipe: the text that a checkpoint must have been made from to be resumed.
+        on_update: called with the number of an update before it is computed, and again if FP16 skipped it; what it sets must follow
+            from that number alone, since a resumed training starts at any number.
+        best_from: the first update whose model may be the best one; QAT begins at the update that quantizes everything.
+        title: what the progress bar calls this training.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train: Windows,
+        validation: Windows,
+        settings: TrainRecipe,
+        folder: Path,
+        timeline: Timeline,
+        device: torch.device,
+        *,
+        validate: ValidateRecipe,
+        seed: int,
+        recipe: str,
+        on_update: Callable[[int], None] = lambda update: None,
+        best_from: int = 0,
+        title: str = "training",
+    ) -> None:
+        self.model = model.to(device)
+        self.train, self.validation = train, validation
+        self.settings, self.validate_settings = settings, validate
+        self.timeline, self.recipe, self.title = timeline, recipe, title
+        self.on_update, self.best_from = on_update, best_from
+
+        self.precision = Precision(settings.precision, device)
+        self.scaler = self.precision.scaler()
+        self.optimizer = build_optimizer(self.model, settings.optimizer)
+        self.parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        self.sampler = Sampler(len(train), settings.batch_size * settings.accumulate, seed)
+        self.schedule = Schedule.of(settings.schedule, settings.epochs * self.sampler.groups_per_epoch)
+        self.quantiles = torch.tensor(cast(tuple[float, ...], self.model.quantiles), device=device)
+        self.state = State()
+
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        self.metrics = folder / "metrics.jsonl"
+        self.last, self.best = folder / "checkpoints" / "last.pt", folder / "checkpoints" / "best.pt"
+        self._warn_of_surprises()
+
+    def fit(self, *, resume: bool = False) -> Training:
+        """Train to the end, or until the validation loss stops improving; then load the best weights back.
+
+        Args:
+            resume: continue from checkpoints/last.pt, as if there had been no interruption.
+
+        Raises:
+            NonFiniteError: a loss, a gradient or a validation forecast is not finite; says where.
+            CheckpointError: the checkpoint to resume from is missing, damaged, or of another recipe, model or data.
+        """
+        assert self.model.training, "the model is in eval mode: call model.train() before training"
+        if resume:
+            self._resume()
+        with TrainingBar(self.title, self.settings.epochs, self.sampler.groups_per_epoch, self.precision.device) as bar:
+            while self.state.epoch <= self.settings.epochs and not self.state.stopped:
+                self._epoch(bar)
+
+        best = load_checkpoint(self.best)
+        load_model(self.model, best, self.best)
+        rate = self.state.windows / self.state.seconds
+        return Training(self.state.update, self.state.skipped, rate, best["epoch"], Validation(**best["validation"]))
+
+    def _epoch(self, bar: TrainingBar) -> None:
+        state = self.state
+        epoch = state.epoch
+        self.timeline.record("EPOCH_START", epoch)
+
+        bar.start_epoch(epoch, state.position)
+        first_batch = state.position * self.settings.accumulate
+        for group in self.sampler.groups(epoch, state.position):
+            started = time.perf_counter()
+            applied = self._update(group, first_batch, bar)
+            state.sums.seconds += time.perf_counter() - started
+            state.position += 1
+            if applied and self._checkpoint_is_due():
+                self._save_last()
+        self.timeline.record("AFTER_TRAINING", epoch)
+
+        found = self._validation(bar) if epoch % self.validate_settings.every == 0 or epoch == self.settings.epochs else None
+        self._log(found)
+        self._next_epoch()
+        self._save_last()
+        self.timeline.record("AFTER_CHECKPOINT", epoch)
+        self.timeline.record("EPOCH_END", epoch)
+
+    def _update(self, group: Tensor, first_batch: int, bar: TrainingBar) -> bool:
+        """Compute one update from a group of windows; returns whether it was applied."""
+        state, sums = self.state, self.state.sums
+        self.schedule.apply(self.optimizer, state.update)
+        self.on_update(state.update)
+
+        total = torch.zeros((), device=self.precision.device)
+        for number, indices in enumerate(group.split(self.settings.batch_size), state.position * self.settings.accumulate):
+            batch = self.train.batch(indices).to(self.precision.device)
+            with self.precision.autocast():
+                forecast = self.model(*batch.inputs)
+            loss = quantile_loss(forecast, batch.target, self.quantiles, cast(Tensor, self.model.target_scale))
+            loss = loss * (len(indices) / len(group))  # so that the sum is the mean over the group, ragged batches included
+            self.scaler.scale(loss).backward()
+            total += loss.detach()
+            if number == first_batch or number % self.settings.memory_every == 0:
+                self.timeline.record(f"TRAIN_BATCH_{number}", state.epoch)
+
+        self.scaler.unscale_(self.optimizer)
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        norm = get_total_norm(gradients)
+        loss_value, norm_value = torch.stack([total, norm]).tolist()  # the one place that waits for the device
+        self._check_finite(loss_value, norm_value, group)
+        if self.settings.clip_norm is not None:
+            clip_grads_with_norm_(self.parameters, self.settings.clip_norm, norm)
+        applied = self._step()
+
+        sums.windows += len(group)
+        sums.loss += loss_value * len(group)
+        if applied:
+            sums.norm += norm_value
+            sums.applied += 1
+            state.update += 1
+        else:
+            sums.skipped += 1
+        bar.update(loss_value, self.optimizer.param_groups[0]["lr"])
+        return applied
+
+    def _step(self) -> bool:
+        """Step the optimizer; returns whether the step was applied: a fused optimizer hides a skipped one, the scale does not."""
+        before = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        after = self.scaler.get_scale()
+        if after < 1:
+            raise NonFiniteError(
+                f"epoch {self.state.epoch}, update {self.state.update}: FP16 gradients are not finite even unscaled; "
+                "use train.precision bf16 or fp32, or a lower train.optimizer.lr"
+            )
+        return after >= before
+
+    def _check_finite(self, loss: float, norm: float, group: Tensor) -> None:
+        where = f"epoch {self.state.epoch}, update {self.state.update}"
+        if not math.isfinite(loss):
+            batches = (self.train.batch(indices).to(self.precision.device) for indices in group.split(self.settings.batch_size))
+            with self.precision.autocast():
+                reasons = [reason for batch in batches if (reason := explain(self.model, batch))]
+            reason = reasons[0] if reasons else "every layer's output is finite when the batch is run again"
+            raise NonFiniteError(f"{where}: the training loss is {loss}: {reason}; look at that, or lower train.optimizer.lr")
+        if not math.isfinite(norm) and not self.scaler.is_enabled():  # the scaler itself skips such a step and scales less
+            names = ", ".join(not_finite_gradients(self.model)[:5])
+            raise NonFiniteError(f"{where}: the loss is finite, the gradients of {names} are not; lower train.optimizer.lr")
+
+    def _validation(self, bar: TrainingBar) -> Validation:
+        state = self.state
+        self.timeline.record("BEFORE_VALIDATION", state.epoch)
+        bar.start_validation(len(self.validation))
+        with self._optimizer_aside():
+            self.timeline.record("VALIDATION_START", state.epoch)
+            found = validate(self.model, self.validation, self._validation_batch, self.precision, on_batch=bar.validated)
+            self.timeline.record("VALIDATION_END", state.epoch)
+        self.timeline.record("AFTER_VALIDATION", state.epoch)
+
+        if state.update <= self.best_from and state.epoch < self.settings.epochs:
+            state.patient_since = state.epoch
+        elif found.loss < state.best_loss or not state.best_epoch:
+            state.best_loss, state.best_epoch, state.patient_since = found.loss, state.epoch, state.epoch
+            self._save_best(found)
+        patience = self.settings.patience
+        state.stopped = patience is not None and state.epoch - state.patient_since >= patience
+        return found
+
+    @property
+    def _validation_batch(self) -> int:
+        return self.validate_settings.batch_size or self.settings.batch_size
+
+    def _optimizer_aside(self) -> AbstractContextManager[None]:
+        policy = self.validate_settings.offload_optimizer
+        aside = policy == "always" or (policy == "auto" and self.precision.device.type == "cuda")
+        return offloaded(self.optimizer) if aside else nullcontext()
+
+    def _log(self, found: Validation | None) -> None:
+        """Add the epoch's line to metrics.jsonl; learning rates are what the optimizer holds, those of the last update."""
+        sums = self.state.sums
+        line = {
+            "epoch": self.state.epoch,
+            "updates": self.state.update,
+            "skipped": sums.skipped,
+            "train_loss": sums.loss / sums.windows,
+            "grad_norm": sums.norm / sums.applied if sums.applied else None,
+            "lr": {group["name"]: float(group["lr"]) for group in self.optimizer.param_groups},
+            "samples_per_s": sums.windows / sums.seconds,
+            "val": None if found is None else asdict(found),
+        }
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, allow_nan=False) + "\n")
+
+    def _next_epoch(self) -> None:
+        state, sums = self.state, self.state.sums
+        state.skipped += sums.skipped
+        state.windows += sums.windows
+        state.seconds += sums.seconds
+        state.epoch, state.position, state.sums = state.epoch + 1, 0, Epoch()
+
+    def _checkpoint_is_due(self) -> bool:
+        """Whether to save amid an epoch; its end is saved anyway."""
+        every = self.settings.checkpoint_every
+        amid = self.state.position < self.sampler.groups_per_epoch
+        return every is not None and amid and self.state.update % every == 0
+
+    def _plan(self) -> dict[str, list[str]]:
+        """What must be the same for a checkpoint to be resumed, in lines."""
+        groups = self.optimizer.param_groups
+        return {
+            "recipe": self.recipe.splitlines(),
+            "windows": [f"{name}: {value}" for name, value in vars(self.sampler).items()],
+            "schedule": [f"{name}: {value}" for name, value in asdict(self.schedule).items()],
+            "param groups": [f"{group['name']}: lr {group['base_lr']}, {len(group['params'])} parameters" for group in groups],
+        }
+
+    def _save_best(self, found: Validation) -> None:
+        content = {"recipe": self.recipe, "model": self.model.state_dict(), "epoch": self.state.epoch, "validation": asdict(found)}
+        save_checkpoint(self.best, content)
+
+    def _save_last(self) -> None:
+        content = {
+            "plan": self._plan(),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "state": asdict(self.state),
+            "random": random_state(),
+        }
+        save_checkpoint(self.last, content)
+
+    def _resume(self) -> None:
+        content = load_checkpoint(self.last)
+        saved, now = content["plan"], self._plan()
+        changed = [line for name in now for line in unified_diff(saved[name], now[name], f"{name} then", f"{name} now", lineterm="", n=0)]
+        if changed:
+            advice = "of another training; resume with the recipe and data it began with, or train anew"
+            raise CheckpointError("\n".join([f"{self.last}: {advice}", *changed]))
+        load_model(self.model, content, self.last)
+        self.optimizer.load_state_dict(content["optimizer"])
+        self.scaler.load_state_dict(content["scaler"])
+        self.state = State(**{**content["state"], "sums": Epoch(**content["state"]["sums"])})
+        self.on_update(max(self.state.update - 1, 0))  # what it sets is not in the checkpoint
+        self._forget_unfinished_epochs()
+        restore_random_state(content["random"])
+
+    def _forget_unfinished_epochs(self) -> None:
+        """Drop the lines of epochs that will be trained again: an interruption can fall between a line and its checkpoint."""
+        if self.metrics.exists():
+            lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
+            self.metrics.write_text("".join(lines[: self.state.epoch - 1]), encoding="utf-8")
+
+    def _warn_of_surprises(self) -> None:
+        if self._validation_batch > self.settings.batch_size:
+            warnings.warn(
+                f"validate.batch_size {self._validation_batch} is larger than train.batch_size {self.settings.batch_size}: "
+                "validation may need more memory than training; leave it out to use the training one",
+                stacklevel=3,
+            )
+        if self.validate_settings.offload_optimizer == "always" and self.precision.device.type == "cpu":
+            warnings.warn(
+                "validate.offload_optimizer: always only costs time on the CPU, where the state is in host memory already; use auto",
+                stacklevel=3,
+            )

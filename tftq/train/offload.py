@@ -1,0 +1,36 @@
+"""Keeping the optimizer's state off the device while it is not needed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+@contextmanager
+def offloaded(optimizer: Optimizer) -> Iterator[None]:
+    """Hold the optimizer's state in host memory, and put it back bit for bit, step counters included.
+
+    The state stays complete meanwhile, so it can be saved; a step is refused, for it would mix devices.
+
+    Args:
+        optimizer: any optimizer whose state lies in tensors.
+
+    Raises:
+        RuntimeError: at a step taken meanwhile.
+    """
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("the optimizer's state is off its device during validation; step before or after it")
+
+    states = list(optimizer.state.values())
+    homes = [(state, name, value.device) for state in states for name, value in state.items() if isinstance(value, Tensor)]
+    hook = optimizer.register_step_pre_hook(refuse)
+    try:
+        for state, name, _ in homes:
+            state[name] = state[name].to("cpu", copy=True)
+        yield
+    finally:
+        for state, name, device in homes:
+            state[name] = state[name].to(device)
+        hook.remove()
