@@ -102,12 +102,12 @@ def nanoseconds(table: pa.Table, column: str, time_zone: str | None, refuse_naiv
             raise DataError(
                 f"time column {column!r} holds local times without a zone; say which with data.time_zone, such as UTC or America/Chicago"
             )
-        if values.type.tz is None and time_zone not in (None, "UTC"):
+        if values.type.tz is not None and time_zone is not None:
+            notes.append(f"time column {column!r} carries a zone or offset: data.time_zone sets the clock of calendar columns only")
+        elif time_zone not in (None, "UTC"):
             values = pc.assume_timezone(values, time_zone)
         return values.cast(pa.timestamp("ns", tz=values.type.tz)).cast(pa.int64()).to_numpy(), notes
-    except (pa.ArrowException, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
+    except pa.ArrowException as error:
         zone = f" in time zone {time_zone}" if time_zone else ""
         raise DataError(f"time column {column!r} cannot be read{zone}: {error}") from error
 
@@ -116,7 +116,10 @@ def wall_clock(times: np.ndarray, time_zone: str | None) -> np.ndarray:
     """What a clock in `time_zone` (None: UTC) shows at `times`, both int64 nanoseconds [rows]."""
     if time_zone in (None, "UTC"):
         return times
-    return pc.local_timestamp(pa.array(times).cast(pa.timestamp("ns", tz=time_zone))).cast(pa.int64()).to_numpy()
+    try:
+        return pc.local_timestamp(pa.array(times).cast(pa.timestamp("ns", tz=time_zone))).cast(pa.int64()).to_numpy()
+    except pa.ArrowException as error:
+        raise DataError(f"data.time_zone: {time_zone} is no zone of the time zone database, such as UTC or America/Chicago") from error
 
 
 def iso(time: int) -> str:

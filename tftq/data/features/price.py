@@ -102,7 +102,10 @@ def volatility(bars: Bars, window: int) -> tuple[Series, ...]:
 
 
 def moments(bars: Bars, window: int) -> tuple[Series, ...]:
-    """Bipower variation (Barndorff-Nielsen and Shephard 2004), semivariances, skewness and excess kurtosis of returns."""
+    """Bipower variation (Barndorff-Nielsen and Shephard 2004), semivariances, skewness and excess kurtosis of returns.
+
+    All moments are about zero, for a mean return a bar is noise; skewness and excess kurtosis are 0 while nothing moves.
+    """
     returns = bars.returns
     size = np.abs(returns)
     pairs = total(size * np.r_[0.0, size[:-1]], window - 1) / (window - 1)

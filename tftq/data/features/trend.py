@@ -18,6 +18,7 @@ from tftq.data.features.rolling import (
     weighted_change,
 )
 
+TIE = 1e-9  # of the price: moves that differ by less are equal but for rounding, which no tick of 0.01 escapes
 TERMS = 50  # an exponential mean ends after so many bars, so that no feature remembers more
 
 
@@ -46,12 +47,13 @@ def oscillators(bars: Bars, window: int) -> tuple[Series, ...]:
 
     flow = bars.typical * bars.volume
     change = np.r_[0.0, np.diff(bars.typical)]
-    inflow, outflow = total(flow * (change > 0), window), total(flow * (change < 0), window)
+    tie = TIE * bars.close
+    inflow, outflow = total(flow * (change > tie), window), total(flow * (change < -tie), window)
 
     higher, lower = np.r_[0.0, np.diff(bars.high)], np.r_[0.0, -np.diff(bars.low)]
     moved = total(bars.true_range, window)
-    plus = ratio(total(np.where((higher > lower) & (higher > 0), higher, 0.0), window), moved, 0.0)
-    minus = ratio(total(np.where((lower > higher) & (lower > 0), lower, 0.0), window), moved, 0.0)
+    plus = ratio(total(np.where(higher > np.maximum(lower, 0) + tie, higher, 0.0), window), moved, 0.0)
+    minus = ratio(total(np.where(lower > np.maximum(higher, 0) + tie, lower, 0.0), window), moved, 0.0)
     adx = mean(ratio(np.abs(plus - minus), plus + minus, 0.0), window)
     return (
         ratio(up, up + down, 0.5),
