@@ -1,0 +1,61 @@
+"""The bytes that training holds between two updates: parameters, gradients and optimizer state."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+
+class Components(NamedTuple):
+    """Bytes of tensors, each storage once."""
+
+    parameters: int  # buffers included
+    gradients: int
+    optimizer: int
+
+
+def component_bytes(model: nn.Module, optimizer: Optimizer | None = None) -> Components:
+    """The bytes of a model and of what training adds to it, wherever they lie.
+
+    Args:
+        model: its parameters, buffers and gradients are counted.
+        optimizer: its state is counted; 0 bytes without one, or before its first step.
+    """
+    parameters = list(model.parameters())
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return Components(
+        parameters=storage_bytes([*parameters, *model.buffers()]),
+        gradients=storage_bytes(gradients),
+        optimizer=0 if optimizer is None else storage_bytes(state_tensors(optimizer)),
+    )
+
+
+def storage_bytes(tensors: Iterable[Tensor]) -> int:
+    """The bytes of the storages of tensors, shared ones once; of a tensor made of tensors, those of its parts."""
+    storages = {part.untyped_storage()._cdata: part.untyped_storage().nbytes() for tensor in tensors for part in _parts(tensor)}
+    return sum(storages.values())
+
+
+def state_tensors(optimizer: Optimizer) -> list[Tensor]:
+    """Every tensor in an optimizer's state."""
+    return list(_tensors(list(optimizer.state.values())))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from _tensors(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _tensors(inner)
+
+
+def _parts(tensor: Tensor) -> Iterator[Tensor]:
+    if hasattr(tensor, "__tensor_flatten__"):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from _parts(getattr(tensor, name))
+    else:
+        yield tensor

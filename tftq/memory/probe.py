@@ -1,0 +1,99 @@
+"""How much memory is in use now: what this device can tell, and None, never 0, for what it cannot."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import psutil
+import pynvml
+import torch
+
+from tftq.memory.counter import ByteCounter
+from tftq.memory.nvml import free_bytes_reader
+
+Source = Literal["cuda", "counter", "rss"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Bytes at one moment; None where the device has no such figure, or where `error` says why it could not be read."""
+
+    allocated: int | None  # tensors
+    reserved: int | None  # what the allocator holds for them
+    peak: int | None  # the most that was allocated since the last reset
+    device_free: int | None  # free on the GPU, other processes counted
+    rss: int | None  # resident memory of this process
+    error: str | None = None
+
+
+class MemoryProbe:
+    """Reads the memory of this process and its device.
+
+    Args:
+        device: where the tensors are that matter.
+        counter: counts their bytes where the device itself does not, as on the CPU; enter it around the work.
+
+    Attributes:
+        source: where `allocated` and `peak` come from: the allocator of "cuda", the byte "counter", or nowhere ("rss").
+        note: why the GPU's free memory comes from CUDA and not from NVML; None where it does come from NVML, or there is no GPU.
+    """
+
+    def __init__(self, device: torch.device, counter: ByteCounter | None = None) -> None:
+        self.source: Source = "cuda" if device.type == "cuda" else "rss" if counter is None else "counter"
+        self.note: str | None = None
+        self._device, self._counter, self._process = device, counter, psutil.Process()
+        self._device_free: Callable[[], int] | None = None
+        if self.source == "cuda":
+            try:
+                self._device_free = free_bytes_reader(str(torch.cuda.get_device_properties(device).uuid))
+            except pynvml.NVMLError as error:
+                self.note = f"NVML does not tell the GPU's free memory ({error}); CUDA does"
+                self._device_free = self._free_by_cuda
+
+    def read(self) -> Reading:
+        """Read every figure there is; one that fails is None and its reason is in `error`, the others stand."""
+        errors: list[str] = []
+        allocated, reserved, peak = self._readers()
+        values = (
+            _attempt("allocated", allocated, errors),
+            _attempt("reserved", reserved, errors),
+            _attempt("peak", peak, errors),
+            _attempt("device_free", self._device_free, errors),
+            _attempt("rss", lambda: self._process.memory_info().rss, errors),
+        )
+        return Reading(*values, error="; ".join(errors) or None)
+
+    def reset_peak(self) -> None:
+        """Let the peak begin again at what is allocated now."""
+        if self.source == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+        elif self._counter is not None:
+            self._counter.reset_peak()
+
+    def _readers(self) -> tuple[Callable[[], int] | None, ...]:
+        """What reads allocated, reserved and peak; None where the source has no such figure."""
+        if self.source == "cuda":
+            cuda, device = torch.cuda, self._device
+            return (
+                lambda: cuda.memory_allocated(device),
+                lambda: cuda.memory_reserved(device),
+                lambda: cuda.max_memory_allocated(device),
+            )
+        counter = self._counter
+        if counter is None:
+            return None, None, None
+        return lambda: counter.live_bytes, None, lambda: counter.peak_bytes
+
+    def _free_by_cuda(self) -> int:
+        return torch.cuda.mem_get_info(self._device)[0]
+
+
+def _attempt(name: str, read: Callable[[], int] | None, errors: list[str]) -> int | None:
+    """A figure, or None with its reason noted: a probe must not end the training that it watches, nor hide that it failed."""
+    if read is None:
+        return None
+    try:
+        return read()
+    except Exception as error:
+        errors.append(f"{name}: {type(error).__name__}: {error}")
+        return None

@@ -1,0 +1,126 @@
+"""One record of memory for every phase of every epoch, and the tally that shows when one is missing."""
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+from tftq.memory.probe import Reading, Source
+
+_VALIDATION = ("BEFORE_VALIDATION", "VALIDATION_START", "VALIDATION_END", "AFTER_VALIDATION")
+PHASES = ("EPOCH_START", "TRAIN_BATCH", "AFTER_TRAINING", *_VALIDATION, "AFTER_CHECKPOINT", "EPOCH_END")
+"""The phases of an epoch in their order; TRAIN_BATCH stands for TRAIN_BATCH_<k>, of which an epoch has one or more."""
+
+_TRAIN_BATCH = re.compile(r"TRAIN_BATCH_\d+")
+
+
+class Probe(Protocol):
+    """What a timeline asks of a `MemoryProbe`."""
+
+    source: Source
+
+    def read(self) -> Reading:
+        """Bytes now."""
+
+    def reset_peak(self) -> None:
+        """Let the peak begin again."""
+
+
+class Timeline:
+    """Writes memory.jsonl and counts its records against those that every epoch owes.
+
+    An epoch owes nine: one for each of `PHASES`, and one more for each further TRAIN_BATCH_<k>. An epoch that ended with none of the four
+    phases of validation did not validate (`validate.every`) and does not owe them. A record whose probe failed does not count.
+
+    Args:
+        path: where records are appended, one JSON object a line. What is there already, from a training that is now resumed, counts;
+            a last line that was cut off in the middle is removed.
+        probe: reads the memory.
+
+    Attributes:
+        stage: what is being trained, "train" or "qat", whose epochs count from 1 again; part of every record.
+    """
+
+    def __init__(self, path: Path, probe: Probe) -> None:
+        self.stage = "train"
+        self._path, self._probe = path, probe
+        self._epochs: dict[tuple[str, int], dict[str, str | None]] = {}  # stage and epoch -> phase -> error
+        self._peak: int | None = None
+        if path.exists():
+            self._read_back()
+
+    def record(self, phase: str, epoch: int) -> None:
+        """Write one record, and let the peak begin again, so that each record has the peak of what led up to it.
+
+        Args:
+            phase: one of `PHASES`, or TRAIN_BATCH_<k>.
+            epoch: counted from 1.
+        """
+        assert phase in PHASES or _TRAIN_BATCH.fullmatch(phase), phase
+        record = {"stage": self.stage, "epoch": epoch, "phase": phase, "source": self._probe.source, **asdict(self._probe.read())}
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        self._count(record)
+        self._probe.reset_peak()
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The most bytes of tensors in any record; of the process where tensors are not counted; None before the first record."""
+        return self._peak
+
+    @property
+    def expected(self) -> int:
+        """How many records the epochs so far owe."""
+        return sum(len(self._owed(phases)) for phases in self._epochs.values())
+
+    @property
+    def recorded(self) -> int:
+        """How many of them were written by a probe that worked."""
+        return self.expected - len(self.missing)
+
+    @property
+    def missing(self) -> list[str]:
+        """The records that are missing or failed, each with its stage, epoch, phase and reason."""
+        return [
+            f"{stage} epoch {epoch} {phase}: {phases.get(phase) or 'never recorded'}"
+            for (stage, epoch), phases in self._epochs.items()
+            for phase in self._owed(phases)
+            if phases.get(phase, "") is not None
+        ]
+
+    def summary(self) -> dict[str, Any]:
+        """What summary.json says of it, and `missing`, the reasons where recorded is less than expected."""
+        return {
+            "source": self._probe.source,
+            "peak_bytes": self.peak_bytes,
+            "checkpoints_expected": self.expected,
+            "checkpoints_recorded": self.recorded,
+            "missing": self.missing,
+        }
+
+    def __str__(self) -> str:
+        """As "8 of 9"."""
+        return f"{self.recorded} of {self.expected}"
+
+    @staticmethod
+    def _owed(phases: dict[str, str | None]) -> list[str]:
+        batches = [phase for phase in phases if _TRAIN_BATCH.fullmatch(phase)] or ["TRAIN_BATCH"]
+        idle = "EPOCH_END" in phases and not any(phase in phases for phase in _VALIDATION)
+        fixed = [phase for phase in PHASES if phase != "TRAIN_BATCH" and not (idle and phase in _VALIDATION)]
+        return [fixed[0], *batches, *fixed[1:]]
+
+    def _count(self, record: dict[str, Any]) -> None:
+        self._epochs.setdefault((record["stage"], record["epoch"]), {})[record["phase"]] = record["error"]
+        peak = record["rss"] if record["source"] == "rss" else record["peak"]
+        if peak is not None:
+            self._peak = max(peak, self._peak or 0)
+
+    def _read_back(self) -> None:
+        text = self._path.read_bytes()
+        whole = text[: text.rfind(b"\n") + 1]
+        if len(whole) < len(text):
+            with self._path.open("r+b") as file:
+                file.truncate(len(whole))
+        for line in whole.splitlines():
+            self._count(json.loads(line))
