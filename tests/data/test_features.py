@@ -1,6 +1,7 @@
 """The 225 features: how many, causal to the bit, finite, scale-free, and equal to plain loops over the last bars."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -66,26 +67,32 @@ def test_independent_of_the_level_of_prices_and_the_unit_of_volume() -> None:
     np.testing.assert_allclose(bar_features(scaled), FEATURES, rtol=1e-6, atol=1e-9)
 
 
-def test_real_bars_give_no_two_equal_columns() -> None:
+def test_no_two_columns_say_the_same() -> None:
     spread = FEATURES[60:, FEATURES[60:].std(axis=0) > 0]
     alike = np.abs(np.corrcoef(spread.T) - np.eye(spread.shape[1]))
     assert alike.max() < 0.9999
 
 
-# Each feature again, at one bar, from the bars up to it: o, h, l, c, v end at that bar, and w is the window.
-Oracle = Callable[..., float]
+class Past(NamedTuple):
+    """The bars up to one bar, at which each feature is computed again."""
+
+    open: np.ndarray
+    high: np.ndarray
+    low: np.ndarray
+    close: np.ndarray
+    volume: np.ndarray
 
 
 def share(part: float, whole: float, neutral: float) -> float:
     return part / whole if whole else neutral
 
 
-def returns(c: np.ndarray, w: int) -> np.ndarray:
-    return np.diff(np.log(c[-w - 1 :]))
+def returns(close: np.ndarray, window: int) -> np.ndarray:
+    return np.diff(np.log(close[-window - 1 :]))
 
 
-def true_ranges(h: np.ndarray, l: np.ndarray, c: np.ndarray, w: int) -> np.ndarray:  # noqa: E741
-    return np.array([max(h[-i], c[-i - 1]) - min(l[-i], c[-i - 1]) for i in range(w, 0, -1)])
+def true_ranges(high: np.ndarray, low: np.ndarray, close: np.ndarray, window: int) -> np.ndarray:
+    return np.array([max(high[-i], close[-i - 1]) - min(low[-i], close[-i - 1]) for i in range(window, 0, -1)])
 
 
 def ema(x: np.ndarray, span: float) -> float:
@@ -93,122 +100,135 @@ def ema(x: np.ndarray, span: float) -> float:
     return float((weights * x[::-1][:50]).sum() / weights.sum())
 
 
-def rsi(c: np.ndarray, w: int) -> float:
-    r = returns(c, 50)
-    up, down = ema(np.maximum(r, 0), 2 * w - 1), ema(np.maximum(-r, 0), 2 * w - 1)
+def garman_klass(past: Past) -> np.ndarray:
+    return np.log(past.high / past.low) ** 2 / 2 - (2 * np.log(2) - 1) * np.log(past.close / past.open) ** 2
+
+
+def rogers_satchell(past: Past) -> np.ndarray:
+    upper = np.log(past.high / past.close) * np.log(past.high / past.open)
+    return upper + np.log(past.low / past.close) * np.log(past.low / past.open)
+
+
+def z_score(x: np.ndarray) -> float:
+    return 0.0 if np.ptp(x) == 0 else (x[-1] - x.mean()) / x.std()
+
+
+def rsi(close: np.ndarray, window: int) -> float:
+    r = returns(close, 50)
+    up, down = ema(np.maximum(r, 0), 2 * window - 1), ema(np.maximum(-r, 0), 2 * window - 1)
     return share(up, up + down, 0.5)
 
 
-def cmo(c: np.ndarray, w: int) -> float:
-    r = returns(c, w)
+def cmo(close: np.ndarray, window: int) -> float:
+    r = returns(close, window)
     return share(r.sum(), np.abs(r).sum(), 0)
 
 
-def mfi(h: np.ndarray, l: np.ndarray, c: np.ndarray, v: np.ndarray, w: int) -> float:  # noqa: E741
-    typical = (h + l + c) / 3
-    inflow = sum(typical[-i] * v[-i] for i in range(1, w + 1) if typical[-i] > typical[-i - 1])
-    outflow = sum(typical[-i] * v[-i] for i in range(1, w + 1) if typical[-i] < typical[-i - 1])
+def mfi(high: np.ndarray, low: np.ndarray, close: np.ndarray, volume: np.ndarray, window: int) -> float:
+    typical = (high + low + close) / 3
+    inflow = sum(typical[-i] * volume[-i] for i in range(1, window + 1) if typical[-i] > typical[-i - 1])
+    outflow = sum(typical[-i] * volume[-i] for i in range(1, window + 1) if typical[-i] < typical[-i - 1])
     return share(inflow, inflow + outflow, 0.5)
 
 
-def directional(h: np.ndarray, l: np.ndarray, c: np.ndarray, w: int) -> tuple[float, float]:  # noqa: E741
+def directional(high: np.ndarray, low: np.ndarray, close: np.ndarray, window: int) -> tuple[float, float]:
     plus = minus = 0.0
-    for i in range(1, w + 1):
-        up, down = h[-i] - h[-i - 1], l[-i - 1] - l[-i]
+    for i in range(1, window + 1):
+        up, down = high[-i] - high[-i - 1], low[-i - 1] - low[-i]
         plus += up if up > max(down, 0) else 0
         minus += down if down > max(up, 0) else 0
-    moved = true_ranges(h, l, c, w).sum()
+    moved = true_ranges(high, low, close, window).sum()
     return share(plus, moved, 0), share(minus, moved, 0)
 
 
-def adx(h: np.ndarray, l: np.ndarray, c: np.ndarray, w: int) -> float:  # noqa: E741
+def adx(high: np.ndarray, low: np.ndarray, close: np.ndarray, window: int) -> float:
     values = []
-    for back in range(w):
-        stop = len(c) - back
-        plus, minus = directional(h[:stop], l[:stop], c[:stop], w)
+    for back in range(window):
+        stop = len(close) - back
+        plus, minus = directional(high[:stop], low[:stop], close[:stop], window)
         values.append(share(abs(plus - minus), plus + minus, 0))
     return float(np.mean(values))
 
 
-def obv_change(c: np.ndarray, v: np.ndarray, w: int) -> float:
-    return share((np.sign(np.diff(c[-w - 1 :])) * v[-w:]).sum(), v[-w:].sum(), 0)
+def obv_change(close: np.ndarray, volume: np.ndarray, window: int) -> float:
+    return share((np.sign(np.diff(close[-window - 1 :])) * volume[-window:]).sum(), volume[-window:].sum(), 0)
 
 
-def vwap_distance(h: np.ndarray, l: np.ndarray, c: np.ndarray, v: np.ndarray, w: int) -> float:  # noqa: E741
-    if v[-w:].sum() == 0:
+def vwap_distance(high: np.ndarray, low: np.ndarray, close: np.ndarray, volume: np.ndarray, window: int) -> float:
+    if volume[-window:].sum() == 0:
         return 0.0
-    return float(np.log(c[-1] / (((h + l + c) / 3 * v)[-w:].sum() / v[-w:].sum())))
+    return float(np.log(close[-1] / (((high + low + close) / 3 * volume)[-window:].sum() / volume[-window:].sum())))
 
 
-def corwin_schultz(h: np.ndarray, l: np.ndarray, w: int) -> float:  # noqa: E741
+def corwin_schultz(high: np.ndarray, low: np.ndarray, window: int) -> float:
     spreads = []
-    for i in range(1, w + 1):
-        beta = np.log(h[-i] / l[-i]) ** 2 + np.log(h[-i - 1] / l[-i - 1]) ** 2
-        gamma = np.log(max(h[-i], h[-i - 1]) / min(l[-i], l[-i - 1])) ** 2
+    for i in range(1, window + 1):
+        beta = np.log(high[-i] / low[-i]) ** 2 + np.log(high[-i - 1] / low[-i - 1]) ** 2
+        gamma = np.log(max(high[-i], high[-i - 1]) / min(low[-i], low[-i - 1])) ** 2
         root = 3 - 2 * 2**0.5
         alpha = ((2 * beta) ** 0.5 - beta**0.5) / root - (gamma / root) ** 0.5
         spreads.append(max(2 * (np.exp(alpha) - 1) / (1 + np.exp(alpha)), 0))
     return float(np.mean(spreads))
 
 
-def kyle(c: np.ndarray, v: np.ndarray, w: int) -> float:
-    signed = np.sign(returns(c, w)) * v[-w:]
-    return share((returns(c, w) * signed).mean(), (signed**2).mean() ** 0.5, 0)
+def kyle(close: np.ndarray, volume: np.ndarray, window: int) -> float:
+    signed = np.sign(returns(close, window)) * volume[-window:]
+    return share((returns(close, window) * signed).mean(), (signed**2).mean() ** 0.5, 0)
 
 
-def signed_volume(h: np.ndarray, l: np.ndarray, c: np.ndarray, v: np.ndarray, w: int) -> float:  # noqa: E741
-    location = [share(2 * c[-i] - h[-i] - l[-i], h[-i] - l[-i], 0) for i in range(w, 0, -1)]
-    return share((location * v[-w:]).sum(), v[-w:].sum(), 0)
+def signed_volume(high: np.ndarray, low: np.ndarray, close: np.ndarray, volume: np.ndarray, window: int) -> float:
+    at = [share(2 * close[-i] - high[-i] - low[-i], high[-i] - low[-i], 0) for i in range(window, 0, -1)]
+    return share((np.array(at) * volume[-window:]).sum(), volume[-window:].sum(), 0)
 
 
-def amihud(c: np.ndarray, v: np.ndarray, w: int) -> float:
-    impacts = [share(abs(r), size, 0) for r, size in zip(returns(c, w), v[-w:], strict=True)]
-    return float(np.mean(impacts) * v[-w:].mean())
+def amihud(close: np.ndarray, volume: np.ndarray, window: int) -> float:
+    impacts = [share(abs(r), size, 0) for r, size in zip(returns(close, window), volume[-window:], strict=True)]
+    return float(np.mean(impacts) * volume[-window:].mean())
 
 
-def autocorrelation(c: np.ndarray, w: int) -> float:
-    r = returns(c, w)
+def autocorrelation(close: np.ndarray, window: int) -> float:
+    r = returns(close, window)
     return share((r[1:] * r[:-1]).sum(), (r**2).sum(), 0)
 
 
-ORACLES: dict[str, Oracle] = {
-    "log_return": lambda o, h, l, c, v, w: np.log(c[-1] / c[-1 - w]),
-    "parkinson": lambda o, h, l, c, v, w: (np.log(h / l)[-w:] ** 2).mean() ** 0.5 / (4 * np.log(2)) ** 0.5,
-    "garman_klass": lambda o, h, l, c, v, w: (np.log(h / l) ** 2 / 2 - (2 * np.log(2) - 1) * np.log(c / o) ** 2)[-w:].mean() ** 0.5,
-    "rogers_satchell": lambda o, h, l, c, v, w: (np.log(h / c) * np.log(h / o) + np.log(l / c) * np.log(l / o))[-w:].mean() ** 0.5,
-    "close_volatility": lambda o, h, l, c, v, w: (returns(c, w) ** 2).mean() ** 0.5,
-    "bipower": lambda o, h, l, c, v, w: (np.pi / 2 * np.abs(returns(c, w)[1:] * returns(c, w)[:-1]).mean()) ** 0.5,
-    "semivariance_up": lambda o, h, l, c, v, w: (np.maximum(returns(c, w), 0) ** 2).mean() ** 0.5,
-    "semivariance_down": lambda o, h, l, c, v, w: (np.minimum(returns(c, w), 0) ** 2).mean() ** 0.5,
-    "skew": lambda o, h, l, c, v, w: share((returns(c, w) ** 3).mean(), (returns(c, w) ** 2).mean() ** 1.5, 0),
-    "kurtosis": lambda o, h, l, c, v, w: share((returns(c, w) ** 4).mean(), (returns(c, w) ** 2).mean() ** 2, 3) - 3,
-    "atr": lambda o, h, l, c, v, w: true_ranges(h, l, c, w).mean() / c[-1],
-    "sma_distance": lambda o, h, l, c, v, w: np.log(c[-1]) - np.log(c[-w:]).mean(),
-    "ema_distance": lambda o, h, l, c, v, w: np.log(c[-1]) - ema(np.log(c), w),
-    "slope": lambda o, h, l, c, v, w: np.polyfit(np.arange(w), np.log(c[-w:]), 1)[0],
-    "z_score": lambda o, h, l, c, v, w: share(np.log(c[-1]) - np.log(c[-w:]).mean(), np.ptp(c[-w:]) and np.log(c[-w:]).std(), 0),
-    "rsi": lambda o, h, l, c, v, w: rsi(c, w),
-    "cmo": lambda o, h, l, c, v, w: cmo(c, w),
-    "mfi": lambda o, h, l, c, v, w: mfi(h, l, c, v, w),
-    "adx": lambda o, h, l, c, v, w: adx(h, l, c, w),
-    "plus_di": lambda o, h, l, c, v, w: directional(h, l, c, w)[0],
-    "minus_di": lambda o, h, l, c, v, w: directional(h, l, c, w)[1],
-    "percent_b": lambda o, h, l, c, v, w: 0.5 + share(c[-1] - c[-w:].mean(), 4 * c[-w:].std(), 0),
-    "band_width": lambda o, h, l, c, v, w: 4 * c[-w:].std() / c[-w:].mean(),
-    "donchian": lambda o, h, l, c, v, w: np.log(h[-w:].max() / l[-w:].min()),
-    "aroon": lambda o, h, l, c, v, w: (np.argmin(l[-w - 1 :][::-1]) - np.argmax(h[-w - 1 :][::-1])) / w,
-    "williams": lambda o, h, l, c, v, w: share(h[-w:].max() - c[-1], h[-w:].max() - l[-w:].min(), 0.5),
-    "volume_z": lambda o, h, l, c, v, w: share(v[-1] - v[-w:].mean(), v[-w:].std(), 0),
-    "volume_ratio": lambda o, h, l, c, v, w: np.log(share(v[-1] + 0.01 * v[-w:].mean(), 1.01 * v[-w:].mean(), 1)),
-    "volume_newer_half": lambda o, h, l, c, v, w: share(v[-(w // 2) :].sum(), v[-w:].sum(), w // 2 / w),
-    "obv_change": lambda o, h, l, c, v, w: obv_change(c, v, w),
-    "vwap_distance": lambda o, h, l, c, v, w: vwap_distance(h, l, c, v, w),
-    "roll": lambda o, h, l, c, v, w: 2 * max(-(returns(c, w)[1:] * returns(c, w)[:-1]).mean(), 0) ** 0.5,
-    "amihud": lambda o, h, l, c, v, w: amihud(c, v, w),
-    "corwin_schultz": lambda o, h, l, c, v, w: corwin_schultz(h, l, w),
-    "kyle": lambda o, h, l, c, v, w: kyle(c, v, w),
-    "signed_volume": lambda o, h, l, c, v, w: signed_volume(h, l, c, v, w),
-    "autocorrelation": lambda o, h, l, c, v, w: autocorrelation(c, w),
+ORACLES: dict[str, Callable[[Past, int], float]] = {
+    "log_return": lambda past, w: np.log(past.close[-1] / past.close[-1 - w]),
+    "parkinson": lambda past, w: (np.log(past.high / past.low)[-w:] ** 2).mean() ** 0.5 / (4 * np.log(2)) ** 0.5,
+    "garman_klass": lambda past, w: garman_klass(past)[-w:].mean() ** 0.5,
+    "rogers_satchell": lambda past, w: rogers_satchell(past)[-w:].mean() ** 0.5,
+    "close_volatility": lambda past, w: (returns(past.close, w) ** 2).mean() ** 0.5,
+    "bipower": lambda past, w: (np.pi / 2 * np.abs(returns(past.close, w)[1:] * returns(past.close, w)[:-1]).mean()) ** 0.5,
+    "semivariance_up": lambda past, w: (np.maximum(returns(past.close, w), 0) ** 2).mean() ** 0.5,
+    "semivariance_down": lambda past, w: (np.minimum(returns(past.close, w), 0) ** 2).mean() ** 0.5,
+    "skew": lambda past, w: share((returns(past.close, w) ** 3).mean(), (returns(past.close, w) ** 2).mean() ** 1.5, 0),
+    "kurtosis": lambda past, w: share((returns(past.close, w) ** 4).mean(), (returns(past.close, w) ** 2).mean() ** 2, 3) - 3,
+    "atr": lambda past, w: true_ranges(past.high, past.low, past.close, w).mean() / past.close[-1],
+    "sma_distance": lambda past, w: np.log(past.close[-1]) - np.log(past.close[-w:]).mean(),
+    "ema_distance": lambda past, w: np.log(past.close[-1]) - ema(np.log(past.close), w),
+    "slope": lambda past, w: np.polyfit(np.arange(w), np.log(past.close[-w:]), 1)[0],
+    "z_score": lambda past, w: z_score(np.log(past.close[-w:])),
+    "rsi": lambda past, w: rsi(past.close, w),
+    "cmo": lambda past, w: cmo(past.close, w),
+    "mfi": lambda past, w: mfi(past.high, past.low, past.close, past.volume, w),
+    "adx": lambda past, w: adx(past.high, past.low, past.close, w),
+    "plus_di": lambda past, w: directional(past.high, past.low, past.close, w)[0],
+    "minus_di": lambda past, w: directional(past.high, past.low, past.close, w)[1],
+    "percent_b": lambda past, w: 0.5 + share(past.close[-1] - past.close[-w:].mean(), 4 * past.close[-w:].std(), 0),
+    "band_width": lambda past, w: 4 * past.close[-w:].std() / past.close[-w:].mean(),
+    "donchian": lambda past, w: np.log(past.high[-w:].max() / past.low[-w:].min()),
+    "aroon": lambda past, w: (np.argmin(past.low[-w - 1 :][::-1]) - np.argmax(past.high[-w - 1 :][::-1])) / w,
+    "williams": lambda past, w: share(past.high[-w:].max() - past.close[-1], past.high[-w:].max() - past.low[-w:].min(), 0.5),
+    "volume_z": lambda past, w: share(past.volume[-1] - past.volume[-w:].mean(), past.volume[-w:].std(), 0),
+    "volume_ratio": lambda past, w: np.log(share(past.volume[-1] + 0.01 * past.volume[-w:].mean(), 1.01 * past.volume[-w:].mean(), 1)),
+    "volume_newer_half": lambda past, w: share(past.volume[-(w // 2) :].sum(), past.volume[-w:].sum(), w // 2 / w),
+    "obv_change": lambda past, w: obv_change(past.close, past.volume, w),
+    "vwap_distance": lambda past, w: vwap_distance(past.high, past.low, past.close, past.volume, w),
+    "roll": lambda past, w: 2 * max(-(returns(past.close, w)[1:] * returns(past.close, w)[:-1]).mean(), 0) ** 0.5,
+    "amihud": lambda past, w: amihud(past.close, past.volume, w),
+    "corwin_schultz": lambda past, w: corwin_schultz(past.high, past.low, w),
+    "kyle": lambda past, w: kyle(past.close, past.volume, w),
+    "signed_volume": lambda past, w: signed_volume(past.high, past.low, past.close, past.volume, w),
+    "autocorrelation": lambda past, w: autocorrelation(past.close, w),
 }
 
 
@@ -219,8 +239,7 @@ def test_equal_to_a_plain_loop(stem: str) -> None:
     for name in names:
         window = int(name.rpartition("_")[2])
         for at in (50, 51, 77, 123, 160, 199):
-            upto = [BARS[key][: at + 1] for key in ("open", "high", "low", "close", "volume")]
-            expected = ORACLES[stem](*upto, window)
+            expected = ORACLES[stem](Past(**{key: values[: at + 1] for key, values in BARS.items()}), window)
             assert column(name)[at] == pytest.approx(expected, rel=1e-6, abs=1e-12), (name, at)
 
 
@@ -248,7 +267,7 @@ def test_the_rest_by_hand() -> None:
     }
     for name, value in expected.items():
         assert column(name, features)[1] == pytest.approx(value, abs=1e-14), name
-    flat = {"body": 0, "range": 0, "gap": np.log(104 / 103), "true_range": np.log1p(1 / 104), "close_location": 0, "body_share": 0, "direction": 0}
+    flat = {"body": 0, "range": 0, "gap": np.log(104 / 103), "true_range": np.log1p(1 / 104), "close_location": 0, "body_share": 0}
     for name, value in flat.items():
         assert column(name, features)[2] == pytest.approx(value, abs=1e-14), name
 
@@ -256,10 +275,10 @@ def test_the_rest_by_hand() -> None:
 @pytest.mark.parametrize("fast, slow", [(6, 13), (12, 26), (24, 50)])
 def test_macd_and_ppo(fast: int, slow: int) -> None:
     for at in (60, 150):
-        h, l, c = (BARS[key][: at + 1] for key in ("high", "low", "close"))  # noqa: E741
-        between = ema(c, fast) - ema(c, slow)
-        assert column(f"macd_{fast}_{slow}")[at] == pytest.approx(between / true_ranges(h, l, c, 50).mean(), rel=1e-7)
-        assert column(f"ppo_{fast}_{slow}")[at] == pytest.approx(ema(c, fast) / ema(c, slow) - 1, rel=1e-7, abs=1e-14)
+        high, low, close = (BARS[key][: at + 1] for key in ("high", "low", "close"))
+        between = ema(close, fast) - ema(close, slow)
+        assert column(f"macd_{fast}_{slow}")[at] == pytest.approx(between / true_ranges(high, low, close, 50).mean(), rel=1e-7)
+        assert column(f"ppo_{fast}_{slow}")[at] == pytest.approx(ema(close, fast) / ema(close, slow) - 1, rel=1e-7, abs=1e-14)
 
 
 def test_the_clock_knows_the_future() -> None:

@@ -66,15 +66,14 @@ def read_bars(
     if all(pa.types.is_integer(decoded(table, found[name]).type) for name in PRICES) and np.nanmedian(columns["close"]) >= FIXED_POINT_FROM:
         columns |= {name: _fixed_point(columns[name]) for name in PRICES}
         notes.append(f"integer prices read as fixed-point numbers in units of {FIXED_POINT:g}")
+    kept = np.ones(len(times), bool)
     if symbol is not None:
         if symbol not in names:
             raise DataError(f"data.symbol: no {symbol} in {path}; it has {', '.join(names)}")
-        kept = series == names.index(symbol)
-        # Rows of other contracts are set aside before anything is checked: they are not the user's concern.
-        times, columns = times[kept], {name: values[kept] for name, values in columns.items()}
+        kept = series == names.index(symbol)  # what is wrong with other contracts is not the user's concern
         series, names = np.zeros(len(times), np.int64), (symbol,)
-    _check_prices(times, series, names, columns)
-    rows = tidy_rows(times, series, names, columns, duplicates, missing)
+    _check_prices(kept, times, series, names, columns)
+    rows = tidy_rows(kept, times, series, names, columns, duplicates, missing)
     if len(names) > 1:
         notes.append(f"{len(names)} contracts, each a series of its own (data.symbol takes one): {', '.join(names)}")
     rows.notes[:0] = notes + time_notes
@@ -155,7 +154,7 @@ def _fixed_point(values: np.ndarray) -> np.ndarray:
     return values / 1e9
 
 
-def _check_prices(times: np.ndarray, series: np.ndarray, names: tuple[str, ...], columns: dict[str, np.ndarray]) -> None:
+def _check_prices(kept: np.ndarray, times: np.ndarray, series: np.ndarray, names: tuple[str, ...], columns: dict[str, np.ndarray]) -> None:
     high, low = columns["high"], columns["low"]
     top, bottom = np.fmax(columns["open"], columns["close"]), np.fmin(columns["open"], columns["close"])
     faults = {
@@ -165,7 +164,8 @@ def _check_prices(times: np.ndarray, series: np.ndarray, names: tuple[str, ...],
         "open or close is outside low to high": (top > high) | (bottom < low),
     }
     found = []
-    for fault, where in faults.items():
+    for fault, anywhere in faults.items():
+        where = anywhere & kept
         if where.any():
             row = int(where.argmax())
             values = ", ".join(f"{name} {column[row]:g}" for name, column in columns.items())

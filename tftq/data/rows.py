@@ -36,6 +36,7 @@ class Rows:
 
 
 def tidy_rows(
+    kept: np.ndarray,
     times: np.ndarray,
     series: np.ndarray,
     names: tuple[str, ...],
@@ -46,6 +47,7 @@ def tidy_rows(
     """Sort rows, and refuse or drop repeated times and missing values, always with a count.
 
     Args:
+        kept: which rows of the file are wanted, bool [rows]; the others are not looked at.
         times: int64 nanoseconds UTC [rows], as in the file.
         series: index of each row's series in `names` [rows].
         names: the series.
@@ -61,7 +63,8 @@ def tidy_rows(
     """
     notes: list[str] = []
     order = np.lexsort((np.arange(len(times)), times, series))
-    disordered = int(((np.diff(times) < 0) & (np.diff(series) == 0)).sum())
+    order = order[kept[order]]
+    disordered = int(((np.diff(times[kept]) < 0) & (np.diff(series[kept]) == 0)).sum())
     if disordered:
         notes.append(f"sorted by time: {disordered} rows lay before an earlier one")
 

@@ -43,7 +43,8 @@ def read_table(recipe: TableRecipe) -> Source:
     names = (recipe.target, *recipe.observed, *recipe.known)
     columns = {name: numbers(table, name) for name in names}
     times, notes = nanoseconds(table, recipe.time, recipe.time_zone, refuse_naive=False)
-    rows = tidy_rows(times, np.zeros(len(times), np.int64), (recipe.target,), columns, recipe.duplicates, recipe.missing)
+    kept, series = np.ones(len(times), bool), np.zeros(len(times), np.int64)
+    rows = tidy_rows(kept, times, series, (recipe.target,), columns, recipe.duplicates, recipe.missing)
     needs = Needs(0, recipe.lookback, recipe.horizon)
     segments, cuts = usable(rows, needs)
 

@@ -1,0 +1,70 @@
+"""Windows gather what slices would, and no input knows the target."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tests.data.helpers import bar_columns, bars_recipe, table_columns, table_recipe, write
+from tftq.data.bars import load_bars
+from tftq.data.load import load_datasets
+from tftq.data.source import Source
+from tftq.data.table import read_table
+from tftq.data.windows import Windows
+
+
+def windows_of(source: Source) -> Windows:
+    return Windows("all", source.inputs, source.rows, source.times, source.starts, source.target)
+
+
+def test_a_batch_is_the_slices(tmp_path: Path) -> None:
+    windows = windows_of(load_bars(bars_recipe(write(tmp_path / "ES.parquet", bar_columns(100)))))
+    batch = windows.batch([3, 0, 30])
+    assert batch.static is None
+    assert {name: tuple(t.shape) for name, t in zip(("history", "future"), batch.inputs, strict=True)} == windows.inputs.shapes(3)
+    for index, start in enumerate([3, 0, 30]):
+        assert torch.equal(batch.history[index], windows.rows[start : start + 60])
+        assert torch.equal(batch.future[index], windows.rows[start + 60 : start + 70, 214:])
+    assert all(tensor.dtype == torch.float32 for tensor in (batch.history, batch.future, batch.target))
+
+
+def test_the_target_is_the_cumulative_log_return_and_implies_the_price(tmp_path: Path) -> None:
+    columns = bar_columns(100)
+    windows = windows_of(load_bars(bars_recipe(write(tmp_path / "ES.parquet", columns))))
+    target = windows.batch(torch.tensor([5])).target[0].double().numpy()
+    close = columns["close"]
+    np.testing.assert_allclose(target, np.log(close[65:75] / close[64]), atol=1e-9)
+    assert windows.last_close([5]).tolist() == [close[64]]
+    np.testing.assert_allclose(close[64] * np.exp(target), close[65:75], rtol=1e-9)
+    assert windows.naive([5, 6]).tolist() == [[0.0] * 10] * 2
+    assert windows.target_unit == "log return"
+    assert windows.target_times([5])[0].tolist() == columns["ts_event"][65:75].tolist()
+
+
+def test_t7_bars_inside_the_horizon_reach_no_input(tmp_path: Path) -> None:
+    columns = bar_columns(100)
+    before = windows_of(load_bars(bars_recipe(write(tmp_path / "ES.parquet", columns)))).batch([10])
+    for name in ("open", "high", "low", "close"):
+        columns[name][70:] += 25.0
+    columns["volume"][70:] += 1000
+    after = windows_of(load_bars(bars_recipe(write(tmp_path / "ES.parquet", columns)))).batch([10])
+    assert torch.equal(before.history, after.history)
+    assert torch.equal(before.future, after.future)
+    assert not torch.equal(before.target, after.target)
+
+
+def test_t7_rows_inside_the_horizon_reach_no_input(tmp_path: Path) -> None:
+    columns = table_columns(50)
+    before = windows_of(read_table(table_recipe(write(tmp_path / "a.parquet", columns))))
+    columns["y"][24:] *= -3
+    after = windows_of(read_table(table_recipe(write(tmp_path / "a.parquet", columns))))
+    for one, other in zip(before.batch([20]).inputs, after.batch([20]).inputs, strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(before.naive([20]), after.naive([20]))
+    assert after.batch([20]).target.tolist() == [[-72, -75]]
+
+
+def test_parts_share_one_array(tmp_path: Path) -> None:
+    datasets = load_datasets(bars_recipe(write(tmp_path / "ES.parquet", bar_columns(400)), test=0.2))
+    assert datasets.test is not None
+    assert datasets.train.rows.data_ptr() == datasets.validation.rows.data_ptr() == datasets.test.rows.data_ptr()
