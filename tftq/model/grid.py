@@ -17,15 +17,19 @@ class KnotGrid(nn.Module):
     """
 
     low: Tensor
-    high: Tensor
+    step: Tensor
     count: Tensor
+    first_row: Tensor
 
     def __init__(self, low: Tensor, high: Tensor, count: Tensor) -> None:
         super().__init__()
         assert bool((count >= 2).all())
+        # A variable that was constant in the training part has no width; any step serves, as its curve has one point.
+        width = torch.where(high > low, high - low, torch.ones_like(low))
         self.register_buffer("low", low.float())
-        self.register_buffer("high", high.float())
+        self.register_buffer("step", (width / (count - 1)).float())
         self.register_buffer("count", count.long())
+        self.register_buffer("first_row", count.long().cumsum(0) - count)
 
     @property
     def rows(self) -> int:
@@ -35,7 +39,7 @@ class KnotGrid(nn.Module):
     def knots(self, variable: int) -> Tensor:
         """The knots of one variable [count]."""
         steps = torch.arange(int(self.count[variable]), device=self.low.device)
-        return self.low[variable] + steps * self._step()[variable]
+        return self.low[variable] + steps * self.step[variable]
 
     def locate(self, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Each value's two neighbouring knots, and what share of the variable's weight each of them gets.
@@ -48,11 +52,10 @@ class KnotGrid(nn.Module):
             Table rows [rows, 2 * variables], int64, no row twice, and their shares [rows, 2 * variables].
         """
         last_interval = (self.count - 2).float()
-        position = (x - self.low) / self._step()
+        position = (x - self.low) / self.step
         interval = torch.minimum(position.floor().clamp(min=0), last_interval)
         fraction = (position - interval).clamp(0, 1)
-        first_row = self.count.cumsum(0) - self.count
-        lower = interval.long() + first_row
+        lower = interval.long() + self.first_row
         index = torch.cat([lower, lower + 1], dim=1)
         share = torch.cat([weights * (1 - fraction), weights * fraction], dim=1)
         return index, share
@@ -63,8 +66,3 @@ class KnotGrid(nn.Module):
         Args: index, share [rows, 2 * variables]; table [table rows, hidden]. Returns: [rows, hidden].
         """
         return F.embedding_bag(index, table, per_sample_weights=share, mode="sum")
-
-    def _step(self) -> Tensor:
-        # A variable that was constant in the training part has no width; any step serves, as its curve has one point.
-        width = self.high - self.low
-        return torch.where(width > 0, width, torch.ones_like(width)) / (self.count - 1)

@@ -7,7 +7,8 @@ from torch import nn
 
 from tftq.data.columns import Batch
 from tftq.errors import QuantizationError
-from tftq.quant.fake_quantize import ActivationQuantizer, check_ranges, quantizers
+from tftq.quant.fake_quantize import ActivationQuantizer, quantizers
+from tftq.quant.modules import check_ranges
 
 
 @torch.no_grad()

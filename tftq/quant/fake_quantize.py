@@ -138,9 +138,3 @@ def quantizers(model: nn.Module) -> Iterator[tuple[str, ActivationQuantizer | We
     for name, module in model.named_modules():
         if isinstance(module, ActivationQuantizer | WeightQuantizer):
             yield name, module
-
-
-def check_ranges(model: nn.Module) -> None:
-    """Raises QuantizationError naming the first tensor of the model whose range was never observed or is not finite."""
-    for name, quantizer in quantizers(model):
-        quantizer.check(name)

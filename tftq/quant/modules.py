@@ -4,8 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tftq.errors import QuantizationError
 from tftq.model.curves import TableCurves
-from tftq.quant.fake_quantize import ActivationQuantizer, WeightQuantizer, fake_quantize
+from tftq.quant.fake_quantize import ActivationQuantizer, WeightQuantizer, fake_quantize, quantizers
 from tftq.quant.parameters import INT32, UINT8
 
 
@@ -32,6 +33,13 @@ class FakeQuantizedLinear(nn.Module):
             bias = fake_quantize(bias, self.bias_scale(), torch.zeros_like(self.weight_quantizer.zero_point), INT32)
         with torch.autocast(x.device.type, enabled=False):
             return F.linear(x, weight, bias)
+
+    def check(self, name: str) -> None:
+        """Raises QuantizationError, naming the layer, if the bias does not fit into the 32 bits of the product."""
+        if self.bias is not None and bool(((self.bias / self.bias_scale()).abs() > INT32.high).any()):
+            raise QuantizationError(
+                f"{name}: its bias is more than 2^31 steps of its product: its input hardly ever leaves zero; prune the layer"
+            )
 
     def bias_scale(self) -> Tensor:
         """That of the product's accumulator [outputs]."""
@@ -82,6 +90,12 @@ class FakeQuantizedLstm(nn.Module):
         names = [name for name, _ in lstm.named_parameters() if name.startswith("weight")]
         self.weight_quantizers = nn.ModuleDict({name: WeightQuantizer(getattr(lstm, name).shape[0], axis=0) for name in names})
 
+    def weight_scale(self, name: str) -> Tensor:
+        """The scale of one of the LSTM's weights [4 * hidden]."""
+        quantizer = self.weight_quantizers[name]
+        assert isinstance(quantizer, WeightQuantizer)
+        return quantizer.scale
+
     @property
     def num_layers(self) -> int:
         """Layers of the LSTM."""
@@ -99,3 +113,12 @@ class FakeQuantizedLstm(nn.Module):
         ]
         output, hidden, cell = torch.lstm(x, state, weights, True, lstm.num_layers, lstm.dropout, self.training, False, True)
         return output, (hidden, cell)
+
+
+def check_ranges(model: nn.Module) -> None:
+    """Raises QuantizationError naming the first tensor of a prepared model that its integers cannot hold."""
+    for name, quantizer in quantizers(model):
+        quantizer.check(name)
+    for name, module in model.named_modules():
+        if isinstance(module, FakeQuantizedLinear):
+            module.check(name)

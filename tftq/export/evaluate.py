@@ -1,0 +1,35 @@
+"""How good an exported model's forecasts are, computed by the runtime that will serve it."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tftq.data.windows import Windows
+from tftq.errors import GateError
+from tftq.export.measure import feeds, open_session
+from tftq.train.metrics import ForecastMetrics, Validation
+
+
+def evaluate(path: Path, windows: Windows, metrics: ForecastMetrics, *, batch_size: int) -> Validation:
+    """Forecast windows with an ONNX model and measure the forecasts.
+
+    Args:
+        path: the model.
+        windows: what to forecast.
+        metrics: empty, with the model's quantiles and the target's scale.
+        batch_size: windows a run.
+
+    Returns:
+        The metrics, as training's own validation computes them.
+
+    Raises:
+        GateError: a forecast is not finite.
+    """
+    session = open_session(path)
+    for indices in torch.arange(len(windows)).split(batch_size):
+        batch = windows.batch(indices)
+        forecast = np.asarray(session.run(["forecast"], feeds(session, batch.inputs))[0])
+        if not metrics.add(torch.from_numpy(forecast), batch.target):
+            raise GateError(f"{path.name}: a forecast of windows {int(indices[0])} to {int(indices[-1])} is not finite")
+    return metrics.result()

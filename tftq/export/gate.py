@@ -1,0 +1,160 @@
+"""What every exported model must prove before it gets its name: exact, integer, ordered, batch-invariant, and what it costs."""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tftq.data.columns import Batch
+from tftq.errors import GateError
+from tftq.export.census import Census, take_census
+from tftq.export.measure import feeds, open_session
+from tftq.recipe.schema import Format
+from tftq.train.validation import evaluating
+
+EXACT = 1e-4  # of the forecasts' spread: rounding of floats
+INTEGER_STEP = 1 / 255  # of the forecasts' spread: one step, where a fused integer product rounds a tie the other way
+HALF = 2e-2  # of the forecasts' spread: FP16 has eleven bits
+BATCH_INVARIANCE = 1e-5
+INT8_SHARE = 0.98  # of the weights outside the LSTM
+CHECKED_BATCHES = (1, 2, 7)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One property of a model: what was measured, and what is allowed.
+
+    Attributes:
+        name: of the property.
+        measured: the value.
+        allowed: `<= x`, `>= x` or `== x`.
+        passed: whether it holds.
+    """
+
+    name: str
+    measured: float
+    allowed: str
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Everything the gate found out about a model that it let through.
+
+    Attributes:
+        checks: the properties, all passed.
+        max_abs_diff: largest distance from the torch model, in the target's unit, as the runtime optimises the graph.
+        census: its products and weights.
+        cost: load_ms, latency_ms, rss_bytes and process_bytes at batch 1 in a fresh process.
+    """
+
+    checks: list[Check]
+    max_abs_diff: float
+    census: Census
+    cost: dict[str, float]
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain types, for `export.json`."""
+        return asdict(self)
+
+
+def prove(path: Path, model: nn.Module, batch: Batch, kind: Format, *, threads: int) -> Proof:
+    """Hold an exported model against the torch model it came from.
+
+    Args:
+        path: the ONNX file.
+        model: what it was built from; computes in integers in eval mode where the file does.
+        batch: some real windows, at least `max(CHECKED_BATCHES)` of them.
+        kind: which format the file is meant to be.
+        threads: threads to measure the latency with.
+
+    Returns:
+        The proof.
+
+    Raises:
+        GateError: a property does not hold; the whole table is in the message.
+    """
+    with evaluating(model), torch.no_grad():
+        expected = model(*batch.inputs).float().cpu().numpy()
+    spread = float(expected.max() - expected.min())
+    as_written = run(path, batch, optimise=False)
+    optimised = run(path, batch)
+    parts = np.concatenate([run(path, part) for part in _split(batch)])
+    census = take_census(path, path.with_suffix(".optimised"))
+    path.with_suffix(".optimised").unlink()
+
+    def distance(other: np.ndarray, reference: np.ndarray = expected) -> float:
+        return float(np.abs(other - reference[: len(other)]).max()) / spread
+
+    tolerance = {"fp32": EXACT, "fp16": HALF}.get(kind, INTEGER_STEP)
+    checks = [
+        _at_most("distance from torch as written, of the spread", distance(as_written), HALF if kind == "fp16" else EXACT),
+        _at_most("distance from torch as optimised, of the spread", distance(optimised), tolerance),
+        _at_most("batches of 1, 2 and 7 against all at once, of the spread", distance(parts, optimised), BATCH_INVARIANCE),
+        _equals("values that are not finite", float((~np.isfinite(optimised)).sum()), 0),
+        _equals("quantiles out of order", float((np.diff(optimised, axis=-1) < 0).sum()), 0),
+    ]
+    if kind.startswith("int8"):
+        checks += [
+            _equals("products of float weights left", census.float_weight_products, 0),
+            _at_least("INT8 share of the weights outside the LSTM", census.int8_share_outside_lstm, INT8_SHARE),
+        ]
+    if not all(check.passed for check in checks):
+        raise GateError(f"{path.name} ({kind}) did not pass the gate and was not published:\n{table(checks)}")
+    return Proof(checks, float(np.abs(optimised - expected).max()), census, cost(path, threads=threads))
+
+
+def run(path: Path, batch: Batch, *, optimise: bool = True) -> np.ndarray:
+    """The forecasts of a file for a batch [batch, horizon, quantiles], float32."""
+    session = open_session(path, optimise=optimise)
+    return np.asarray(session.run(["forecast"], feeds(session, batch.to("cpu").inputs))[0])
+
+
+def cost(path: Path, *, threads: int, batch: int = 1) -> dict[str, float]:
+    """What the model's session costs in a fresh process: see `tftq.export.measure.measure`."""
+    command = [sys.executable, "-m", "tftq.export.measure", str(path), "--threads", str(threads), "--batch", str(batch)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise GateError(f"{path.name}: measuring it in a fresh process failed with exit status {done.returncode}: {done.stderr.strip()}")
+    measured: dict[str, float] = json.loads(done.stdout)
+    return measured
+
+
+def table(checks: list[Check]) -> str:
+    """The checks, a line each."""
+    width = max(len(check.name) for check in checks)
+    lines = []
+    for check in checks:
+        verdict = "ok" if check.passed else "FAILED"
+        lines.append(f"  {verdict:6}  {check.name:{width}}  {check.measured:.3g}  (allowed {check.allowed})")
+    return "\n".join(lines)
+
+
+def _split(batch: Batch) -> list[Batch]:
+    """The first windows of a batch, in batches of the checked sizes."""
+
+    def part(start: int, size: int) -> Batch:
+        def cut(tensor: Tensor) -> Tensor:
+            return tensor[start : start + size]
+
+        return Batch(cut(batch.history), cut(batch.future), None if batch.static is None else cut(batch.static), cut(batch.target))
+
+    starts = np.cumsum([0, *CHECKED_BATCHES[:-1]])
+    return [part(int(start), size) for start, size in zip(starts, CHECKED_BATCHES, strict=True)]
+
+
+def _at_most(name: str, measured: float, allowed: float) -> Check:
+    return Check(name, measured, f"<= {allowed:.3g}", measured <= allowed)
+
+
+def _at_least(name: str, measured: float, allowed: float) -> Check:
+    return Check(name, measured, f">= {allowed:.3g}", measured >= allowed)
+
+
+def _equals(name: str, measured: float, allowed: float) -> Check:
+    return Check(name, measured, f"== {allowed:g}", measured == allowed)

@@ -1,0 +1,98 @@
+"""From a model in the table form to ONNX bytes: traced, named, described, and stripped of what only the tracer needs."""
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import onnx
+import torch
+
+from tftq.export.operators import deploy
+from tftq.model.tft import TemporalFusionTransformer
+
+OPSET = 21
+EXAMPLE_BATCH = 2  # a batch of one would be taken for a constant
+METADATA_KEY = "tftq"
+
+
+def build_graph(model: TemporalFusionTransformer, metadata: Mapping[str, object], *, half: bool = False) -> bytes:
+    """An ONNX model: raw columns in, `forecast` [batch, horizon, quantiles] in the target's unit out, any batch size.
+
+    Args:
+        model: in the table form; where it is prepared and calibrated, the products are integers.
+        metadata: what to note in the file beside the inputs, as JSON.
+        half: FP16 weights and products, for a GPU.
+
+    Returns:
+        The serialized model; the same for the same model.
+    """
+    inputs = model.inputs
+    shapes = inputs.shapes(EXAMPLE_BATCH)
+    batch = torch.export.Dim("batch")
+    with _quiet():
+        program = torch.onnx.export(
+            deploy(model, half=half).cpu(),
+            tuple(torch.zeros(shape) for shape in shapes.values()),
+            input_names=list(shapes),
+            output_names=["forecast"],
+            dynamic_shapes=tuple({0: batch} for _ in shapes),
+            opset_version=OPSET,
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+    assert program is not None
+    graph = program.model_proto
+    _strip(graph)
+    _describe(graph, {**describe_inputs(model), **metadata})
+    onnx.checker.check_model(graph, full_check=False)
+    return graph.SerializeToString(deterministic=True)
+
+
+def describe_inputs(model: TemporalFusionTransformer) -> dict[str, object]:
+    """What a caller must know to feed the model: each input's columns in order, the window and the quantiles."""
+    inputs = model.inputs
+    return {
+        "lookback": inputs.lookback,
+        "horizon": inputs.horizon,
+        "quantiles": list(model.quantiles),
+        "inputs": {
+            name: [{"name": column.name, "role": column.role, "categories": column.categories} for column in getattr(inputs, name)]
+            for name in inputs.shapes(1)
+        },
+    }
+
+
+def read_metadata(graph: onnx.ModelProto) -> dict[str, object]:
+    """What `build_graph` noted in a model."""
+    return next(json.loads(entry.value) for entry in graph.metadata_props if entry.key == METADATA_KEY)
+
+
+def _strip(graph: onnx.ModelProto) -> None:
+    """Drop the tracer's notes: they are a third of a small file, and hold paths of the machine."""
+    graph.doc_string = graph.graph.doc_string = ""
+    del graph.graph.value_info[:]
+    for part in (*graph.graph.node, *graph.graph.initializer, *graph.graph.input, *graph.graph.output, graph.graph):
+        part.doc_string = ""
+        del part.metadata_props[:]
+
+
+def _describe(graph: onnx.ModelProto, metadata: Mapping[str, object]) -> None:
+    del graph.metadata_props[:]
+    graph.metadata_props.add(key=METADATA_KEY, value=json.dumps(metadata, sort_keys=True))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's own chatter; its errors are raised, not logged."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            logger.setLevel(level)

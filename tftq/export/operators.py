@@ -1,0 +1,235 @@
+"""The network as the runtime will compute it: each product written as the ONNX operators that every runtime fuses.
+
+These modules are only ever traced by the exporter. The patterns are those that ONNX Runtime's CPU provider turns into
+integer kernels (docs/export.md), and they are standard QDQ, so that other runtimes read them too.
+"""
+
+import copy
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tftq.model.curves import TableCurves
+from tftq.model.tft import TemporalFusionTransformer
+from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable, check_ranges
+from tftq.quant.parameters import INT8, INT32, quantize
+from tftq.quant.prepare import swap_modules
+
+
+def onnx_operator(name: str, inputs: tuple[Tensor | None, ...], shape: tuple[int, ...], dtype: torch.dtype, **attributes: Any) -> Tensor:
+    """One ONNX operator, for the exporter to write as it stands."""
+    return torch.onnx.ops.symbolic(name, inputs, attributes, dtype=dtype, shape=shape)
+
+
+def quantized(x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+    """QuantizeLinear to UINT8."""
+    return onnx_operator("QuantizeLinear", (x, scale, zero_point), x.shape, torch.uint8)
+
+
+def dequantized(x: Tensor, scale: Tensor, zero_point: Tensor, *, axis: int | None = None) -> Tensor:
+    """DequantizeLinear to FP32; without a zero point of its own, a constant would not be fused."""
+    attributes = {} if axis is None else {"axis": axis}
+    return onnx_operator("DequantizeLinear", (x, scale, zero_point), x.shape, torch.float32, **attributes)
+
+
+class IntegerLinear(nn.Module):
+    """UINT8 input, INT8 weight per output channel, INT32 bias: a Gemm between dequantizers, which fuses to QGemm.
+
+    Args:
+        linear: the layer with its quantizers, calibrated.
+    """
+
+    def __init__(self, linear: FakeQuantizedLinear) -> None:
+        super().__init__()
+        quantizer = linear.weight_quantizer
+        self.weight = _constant(_stored(linear.weight, quantizer.along(quantizer.scale)))
+        self.weight_scale = _constant(quantizer.scale)
+        self.weight_zero = _constant(torch.zeros_like(quantizer.scale, dtype=torch.int8))
+        self.input_scale = _constant(linear.input_quantizer.scale)
+        self.input_zero = _constant(linear.input_quantizer.zero_point.to(torch.uint8))
+        self.has_bias = linear.bias is not None
+        if linear.bias is not None:
+            scale = linear.bias_scale()
+            self.bias = _constant(quantize(linear.bias, scale, torch.zeros_like(quantizer.zero_point), INT32))
+            self.bias_scale = _constant(scale)
+            self.bias_zero = _constant(torch.zeros_like(scale, dtype=torch.int32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Args: x [..., inputs]. Returns: [..., outputs]."""
+        rows = x.flatten(0, -2)  # a product of more dimensions would not be fused with its bias
+        integers = quantized(rows, self.input_scale, self.input_zero)
+        operands = [
+            dequantized(integers, self.input_scale, self.input_zero),
+            dequantized(self.weight, self.weight_scale, self.weight_zero, axis=0),
+        ]
+        if self.has_bias:
+            operands.append(dequantized(self.bias, self.bias_scale, self.bias_zero, axis=0))
+        shape = (rows.shape[0], self.weight.shape[0])
+        return onnx_operator("Gemm", tuple(operands), shape, torch.float32, transB=1).unflatten(0, x.shape[:-1])
+
+
+class DenseTable(TableCurves):
+    """A table as one dense product: each row's shares scattered among zeros, times all the values.
+
+    Args:
+        curves: the float table.
+        dtype: what the product is computed in.
+    """
+
+    def __init__(self, curves: TableCurves, dtype: torch.dtype) -> None:
+        super().__init__(curves.grid, curves.values.to(dtype))
+
+    def mix(self, x: Tensor, weights: Tensor) -> Tensor:
+        """As `TableCurves.mix`."""
+        index, share = self.grid.locate(x, weights)
+        dense = scattered(index, share.to(self.values.dtype), self.values.shape[0])
+        return (dense @ self.values).float()
+
+
+class IntegerTable(TableCurves):
+    """As `DenseTable`, with UINT8 shares and INT8 values: scattered as bytes, a quarter of the memory.
+
+    Args:
+        curves: the table with its quantizer, calibrated.
+    """
+
+    def __init__(self, curves: FakeQuantizedTable) -> None:
+        super().__init__(curves.grid, curves.values)
+        quantizer = curves.weight_quantizer
+        del self.values
+        self.integers = _constant(_stored(curves.values, quantizer.along(quantizer.scale)))
+        self.scale = _constant(quantizer.scale)
+        self.zero = _constant(torch.zeros_like(quantizer.scale, dtype=torch.int8))
+        self.share_scale = _constant(curves.share_scale)
+        self.share_zero = _constant(torch.tensor(0, dtype=torch.uint8))
+
+    def mix(self, x: Tensor, weights: Tensor) -> Tensor:
+        """As `FakeQuantizedTable.mix`."""
+        index, share = self.grid.locate(x, weights)
+        largest = share.amax(dim=1, keepdim=True)  # [rows, 1]
+        dense = scattered(index, quantized(share / largest, self.share_scale, self.share_zero), self.integers.shape[0])
+        operands = dequantized(dense, self.share_scale, self.share_zero), dequantized(self.integers, self.scale, self.zero, axis=1)
+        return onnx_operator("MatMul", operands, (x.shape[0], self.integers.shape[1]), torch.float32) * largest
+
+
+def scattered(index: Tensor, share: Tensor, rows: int) -> Tensor:
+    """The shares at their places among zeros [rows of x, table rows]."""
+    return torch.zeros(index.shape[0], rows, dtype=share.dtype, device=share.device).scatter(1, index, share)
+
+
+class HalfLinear(nn.Module):
+    """A linear layer whose weight and product are FP16, between FP32 neighbours."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight = _constant(linear.weight.half())
+        self.bias = None if linear.bias is None else _constant(linear.bias.half())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Args: x [..., inputs], FP32. Returns: [..., outputs], FP32."""
+        return nn.functional.linear(x.half(), self.weight, self.bias).float()
+
+
+class OnnxLstm(nn.Module):
+    """One ONNX LSTM operator a layer, its weights stored as FP32, FP16 or, behind a dequantizer, INT8.
+
+    Args:
+        lstm: the float module, or the one whose weights are quantized.
+        dtype: what the operator computes in.
+    """
+
+    @torch.no_grad()
+    def __init__(self, lstm: nn.LSTM | FakeQuantizedLstm, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.dtype = dtype
+        source = lstm.lstm if isinstance(lstm, FakeQuantizedLstm) else lstm
+        self.num_layers, self.hidden_size = source.num_layers, source.hidden_size
+        for layer in range(self.num_layers):
+            for kind in ("ih", "hh"):
+                name = f"weight_{kind}_l{layer}"
+                weight = getattr(source, name)
+                if isinstance(lstm, FakeQuantizedLstm):
+                    scale = lstm.weight_scale(name)
+                    weight = _stored(weight, scale[:, None])
+                    self.register_buffer(f"{kind}_scale_{layer}", _gates(scale))
+                    self.register_buffer(f"{kind}_zero_{layer}", torch.zeros_like(scale, dtype=torch.int8))
+                else:
+                    weight = weight.to(dtype)
+                self.register_buffer(f"{kind}_{layer}", _gates(weight)[None])  # [1, 4 * hidden, inputs]
+            biases = [_gates(getattr(source, f"bias_{kind}_l{layer}")) for kind in ("ih", "hh")]
+            self.register_buffer(f"bias_{layer}", torch.cat(biases)[None].to(dtype))  # [1, 8 * hidden]
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """As `nn.LSTM` with `batch_first`."""
+        x = x.transpose(0, 1).to(self.dtype)  # [time, batch, hidden]
+        time, batch = x.shape[:2]
+        hiddens, cells = [], []
+        for layer in range(self.num_layers):
+            start: tuple[Tensor | None, ...] = (None, None)
+            if state is not None:
+                start = tuple(part[layer : layer + 1].to(self.dtype) for part in state)
+            operands = (x, self._weight("ih", layer), self._weight("hh", layer), getattr(self, f"bias_{layer}"), None, *start)
+            size = self.hidden_size
+            x, hidden, cell = torch.onnx.ops.symbolic_multi_out(
+                "LSTM",
+                operands,
+                {"hidden_size": size},
+                dtypes=[self.dtype] * 3,
+                shapes=[(time, 1, batch, size), (1, batch, size), (1, batch, size)],
+            )
+            x = x.squeeze(1)
+            hiddens.append(hidden.float())
+            cells.append(cell.float())
+        return x.transpose(0, 1).float(), (torch.cat(hiddens), torch.cat(cells))
+
+    def _weight(self, kind: str, layer: int) -> Tensor:
+        weight = getattr(self, f"{kind}_{layer}")
+        if weight.dtype != torch.int8:
+            return weight
+        return dequantized(weight, getattr(self, f"{kind}_scale_{layer}"), getattr(self, f"{kind}_zero_{layer}"), axis=1)
+
+
+def deploy(model: TemporalFusionTransformer, *, half: bool = False) -> TemporalFusionTransformer:
+    """A copy of a model in the table form, its products replaced by what the runtime computes; only for tracing.
+
+    Args:
+        model: a float table model, or a prepared and calibrated one, which comes out in integers.
+        half: FP16 weights and products, for a GPU.
+
+    Returns:
+        The copy, in eval mode.
+
+    Raises:
+        QuantizationError: a range was never observed.
+    """
+    check_ranges(model)
+    deployed = copy.deepcopy(model).eval().requires_grad_(False)
+    dtype = torch.float16 if half else torch.float32
+    swap_modules(
+        deployed,
+        {
+            FakeQuantizedLinear: IntegerLinear,
+            FakeQuantizedTable: IntegerTable,
+            FakeQuantizedLstm: OnnxLstm,
+            TableCurves: partial(DenseTable, dtype=dtype),
+            nn.LSTM: partial(OnnxLstm, dtype=dtype),
+            **({nn.Linear: HalfLinear} if half else {}),
+        },
+    )
+    return deployed
+
+
+def _stored(weight: Tensor, scale: Tensor) -> Tensor:
+    return quantize(weight, scale, torch.zeros_like(scale, dtype=torch.int32), INT8)
+
+
+def _gates(x: Tensor) -> Tensor:
+    """From torch's order of the gates, input, forget, cell, output, to ONNX's input, output, forget, cell."""
+    input_gate, forget, cell, output = x.chunk(4)
+    return torch.cat([input_gate, output, forget, cell])
+
+
+def _constant(x: Tensor) -> nn.Buffer:
+    return nn.Buffer(x.detach().clone())

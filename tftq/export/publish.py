@@ -1,0 +1,95 @@
+"""One export from the model to a file with a name: built, proven, measured, and only then renamed."""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tftq.data.columns import Batch
+from tftq.data.windows import Windows
+from tftq.export.evaluate import evaluate
+from tftq.export.gate import Proof, prove
+from tftq.export.graph import build_graph
+from tftq.model.tft import TemporalFusionTransformer
+from tftq.recipe.schema import Format
+from tftq.train.metrics import Validation
+from tftq.train.validation import metrics_for
+
+MEASURED_THREADS = 2
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An ONNX model that passed the gate.
+
+    Attributes:
+        path: the file.
+        proof: what the gate found.
+        quality: of its forecasts of the validation windows.
+    """
+
+    path: Path
+    proof: Proof
+    quality: Validation
+
+    def summary(self) -> dict[str, object]:
+        """The model's entry in summary.json."""
+        cost = self.proof.cost
+        return {
+            "path": str(self.path),
+            "file_bytes": self.path.stat().st_size,
+            "loss": self.quality.loss,
+            "q_risk": {str(quantile): risk for quantile, risk in self.quality.q_risk.items()},
+            "coverage": self.quality.coverage,
+            "max_abs_diff": self.proof.max_abs_diff,
+            "rss_bytes": int(cost["rss_bytes"]),
+            "latency_ms": cost["latency_ms"],
+            "load_ms": cost["load_ms"],
+            "int8_weight_share": self.proof.census.int8_weight_share,
+        }
+
+
+def export_model(
+    model: TemporalFusionTransformer, kind: Format, folder: Path, validation: Windows, batch_size: int, metadata: Mapping[str, object]
+) -> Exported:
+    """Write `<folder>/<kind>.onnx` and what was proven of it, or nothing.
+
+    Args:
+        model: in the table form; prepared and calibrated for the integer formats.
+        kind: the format.
+        folder: where to; made where missing.
+        validation: the windows to prove and to measure it with.
+        batch_size: windows a run.
+        metadata: what to note in the file.
+
+    Raises:
+        GateError: the model is not what it should be; no file with its name is left.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path, part = folder / f"{kind}.onnx", folder / f"{kind}.onnx.part"
+    try:
+        part.write_bytes(build_graph(model, {**metadata, "format": kind, "target": validation.target_unit}, half=kind == "fp16"))
+        proof = prove(part, model, _some(validation), kind, threads=MEASURED_THREADS)
+        quality = evaluate(part, validation, metrics_for(model), batch_size=batch_size)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    (folder / f"{kind}.export.json").write_text(json.dumps(proof.as_dict(), indent=1), encoding="utf-8")
+    return Exported(path, proof, quality)
+
+
+def publish(exported: Mapping[Format, Exported], folder: Path) -> None:
+    """Copy the models of a run to the top-level folder that ensembles load from, each whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for model in exported.values():
+        part = folder / f"{model.path.name}.part"
+        shutil.copyfile(model.path, part)
+        os.replace(part, folder / model.path.name)
+
+
+def _some(windows: Windows, count: int = 32) -> Batch:
+    """Windows spread over a part's whole time."""
+    step = max(len(windows) // count, 1)
+    return windows.batch(range(0, len(windows), step)[:count])
