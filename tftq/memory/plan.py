@@ -48,12 +48,15 @@ def planned_peak(make_step: Callable[[], Callable[[], object]]) -> PlannedPeak:
         handle = register_optimizer_step_post_hook(counter.label_training)
         try:
             step()
+            first_peak = counter.peak_bytes
+            counter.reset_peak()
             step()
         finally:
             handle.remove()
             counter.remove_hooks()
+    peak = max(first_peak, counter.peak_bytes)
     labelled = {name: counter.at_peak[name] for name in ("parameters", "gradients", "optimizer", "workspace")}
-    return PlannedPeak(counter.peak_bytes, {**labelled, "activations": counter.peak_bytes - sum(labelled.values())})
+    return PlannedPeak(peak, {**labelled, "activations": peak - sum(labelled.values())})
 
 
 class _LabellingCounter(ByteCounter):
@@ -78,6 +81,11 @@ class _LabellingCounter(ByteCounter):
             self.at_peak = self._by_label.copy()
         return result
 
+    def reset_peak(self) -> None:
+        """Let the peak begin again at what is live now."""
+        super().reset_peak()
+        self.at_peak = self._by_label.copy()
+
     def label_everything(self, label: str) -> None:
         """Label what is live now."""
         for reference in list(self._live.values()):
@@ -92,12 +100,16 @@ class _LabellingCounter(ByteCounter):
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter not in self._hooks:
-                    self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(lambda owner: self._label(owner.grad, "gradients"))
+                    self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(self._label_gradient)
 
     def remove_hooks(self) -> None:
         """Leave the parameters as they were."""
         for hook in self._hooks.values():
             hook.remove()
+
+    def _label_gradient(self, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        self._label(parameter.grad, "gradients")
 
     def _label(self, tensor: Tensor, label: str, further: int = 0) -> None:
         if further:
