@@ -184,6 +184,8 @@ def test_w1_69_bars_and_70(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"series ES: 70 needed, 69 found"):
         load_bars(bars_recipe(write(tmp_path / "ES.parquet", bar_columns(69))))
     assert len(load_bars(bars_recipe(write(tmp_path / "ES.parquet", bar_columns(70)))).starts) == 1
+    warned = load_bars(bars_recipe(tmp_path / "ES.parquet", warmup=0)).notes
+    assert "data.warmup 0 is below 50: a segment's first features see a market that stood still before it" in warned
     with pytest.raises(DataError, match=r"120 needed, 70 found.*\(warm-up 50 \+ lookback 60 \+ horizon 10\)"):
         load_bars(bars_recipe(tmp_path / "ES.parquet", warmup=50))
 

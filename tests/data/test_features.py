@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 from tests.data.helpers import BEGIN, MINUTE, bar_columns
 from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS, MEMORY, bar_features, clock_features
 
+
+def features_of(bars: dict[str, np.ndarray]) -> np.ndarray:
+    return np.stack(list(bar_features(bars)), axis=1)  # [bars, features]
+
+
 BARS = {name: values.astype(np.float64) for name, values in bar_columns(200, seed=1).items() if name != "ts_event"}
-FEATURES = bar_features(BARS)
+FEATURES = features_of(BARS)
 
 
 def column(name: str, features: np.ndarray = FEATURES) -> np.ndarray:
@@ -29,13 +34,13 @@ def test_225_names() -> None:
 @given(st.integers(1, 199))
 @settings(max_examples=25, deadline=None)
 def test_a_prefix_gives_the_same_bits(count: int) -> None:
-    assert np.array_equal(bar_features({name: values[:count] for name, values in BARS.items()}), FEATURES[:count])
+    assert np.array_equal(features_of({name: values[:count] for name, values in BARS.items()}), FEATURES[:count])
 
 
 @given(st.integers(1, 140))
 @settings(max_examples=10, deadline=None)
 def test_nothing_but_the_age_of_the_segment_remembers_more_than_51_bars(dropped: int) -> None:
-    suffix = bar_features({name: values[dropped:] for name, values in BARS.items()})
+    suffix = features_of({name: values[dropped:] for name, values in BARS.items()})
     forgetful = [index for index, name in enumerate(BAR_COLUMNS) if name != "bars_in_segment"]
     assert np.array_equal(suffix[MEMORY - 1 :, forgetful], FEATURES[dropped + MEMORY - 1 :, forgetful])
 
@@ -44,12 +49,12 @@ def test_nothing_but_the_age_of_the_segment_remembers_more_than_51_bars(dropped:
 @settings(max_examples=25, deadline=None)
 def test_finite_from_the_first_bar_on(seed: int, count: int) -> None:
     bars = {name: values.astype(np.float64) for name, values in bar_columns(count, seed).items() if name != "ts_event"}
-    assert np.isfinite(bar_features(bars)).all()
+    assert np.isfinite(features_of(bars)).all()
 
 
 def test_neutral_values_in_a_market_that_stands_still() -> None:
     still = {name: np.full(60, 4321.75) for name in ("open", "high", "low", "close")} | {"volume": np.zeros(60)}
-    features = bar_features(still)
+    features = features_of(still)
     special = {"zero_volume": 1.0, "bars_in_segment": np.log1p(59)}
     for name, value in zip(BAR_COLUMNS, features[-1], strict=True):
         stem, _, window = name.rpartition("_")
@@ -64,7 +69,7 @@ def test_neutral_values_in_a_market_that_stands_still() -> None:
 
 def test_independent_of_the_level_of_prices_and_the_unit_of_volume() -> None:
     scaled = {name: values * (1000 if name == "volume" else 0.01) for name, values in BARS.items()}
-    np.testing.assert_allclose(bar_features(scaled), FEATURES, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(features_of(scaled), FEATURES, rtol=1e-6, atol=1e-9)
 
 
 def test_no_two_columns_say_the_same() -> None:
@@ -251,7 +256,7 @@ def test_the_rest_by_hand() -> None:
         "close": np.array([101.0, 103.0, 104.0]),
         "volume": np.array([7.0, 0.0, 9.0]),
     }
-    features = bar_features(hand)
+    features = features_of(hand)
     expected = {
         "body": np.log(103 / 101),
         "upper_shadow": np.log(105 / 103),

@@ -10,10 +10,10 @@ import pyarrow as pa
 import torch
 
 from tftq.data.columns import Column, Inputs
-from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS, bar_features, clock_features
+from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS, MEMORY, bar_features, clock_features
 from tftq.data.files import decoded, iso, nanoseconds, numbers, read_file
 from tftq.data.rows import Policy, Rows, tidy_rows
-from tftq.data.segments import Needs, usable
+from tftq.data.segments import Needs, Segment, usable
 from tftq.data.source import Source, window_starts
 from tftq.data.windows import LogReturn
 from tftq.errors import DataError
@@ -95,15 +95,20 @@ def load_bars(recipe: BarsRecipe) -> Source:
     bars = read_bars(recipe.path, recipe.symbol, recipe.time_zone, recipe.duplicates, recipe.missing)
     needs = Needs(recipe.warmup, recipe.lookback, recipe.horizon)
     segments, notes = usable(bars, needs)
+    if recipe.warmup < MEMORY - 1:
+        notes.append(
+            f"data.warmup {recipe.warmup} is below {MEMORY - 1}: a segment's first features see a market that stood still before it"
+        )
     count = sum(map(len, segments))
     values = np.empty((count, len(BAR_COLUMNS) + len(CLOCK_COLUMNS)), np.float32)
     kept, packed, row = np.empty(count, np.int64), [], 0
     for segment in segments:
         here = slice(row, row + len(segment))
         there = slice(segment.start, segment.stop)
-        values[here, : len(BAR_COLUMNS)] = bar_features({name: column[there] for name, column in bars.columns.items()})
+        for index, feature in enumerate(bar_features({name: column[there] for name, column in bars.columns.items()})):
+            values[here, index] = feature
         kept[here] = np.arange(segment.start, segment.stop)
-        packed.append(type(segment)(here.start, here.stop))
+        packed.append(Segment(here.start, here.stop))
         row = here.stop
     values[:, len(BAR_COLUMNS) :] = clock_features(bars.times[kept], recipe.time_zone)
     observed = tuple(Column(name, "observed") for name in BAR_COLUMNS)

@@ -33,7 +33,8 @@ def read_file(path: Path | str) -> pa.Table:
     name = path.name.lower()
     try:
         if name.endswith((".parquet", ".pq")):
-            table = pyarrow.parquet.ParquetFile(path).read()
+            with pyarrow.parquet.ParquetFile(path) as file:
+                table = file.read()
         elif name.endswith((".csv", ".csv.gz")):
             table = pyarrow.csv.read_csv(path)
         else:

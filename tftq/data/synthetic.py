@@ -1,6 +1,6 @@
 """The generator of `test_data/`: python -m tftq.data.synthetic FOLDER writes the same bytes every time."""
 
-import sys
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -108,4 +108,6 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="an existing folder, such as test_data")
+    write(parser.parse_args().folder)

@@ -1,6 +1,6 @@
 """The table of features, from which names, order and count derive."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,20 +72,23 @@ BAR_COLUMNS = tuple(name for group in BAR_GROUPS for name in _names(group))
 CLOCK_COLUMNS = (*(f"{cycle}_{part}_{harmonic}" for cycle, harmonic in CLOCK for part in ("sin", "cos")), "day_of_month")
 
 
-def bar_features(columns: dict[str, Series]) -> np.ndarray:
-    """The observed features of one segment of bars.
+def bar_features(columns: dict[str, Series]) -> Iterator[Series]:
+    """The observed features of one segment of bars, one after the other, so that only a few are held in float64.
 
-    Causal: row t depends on the `MEMORY` bars up to t alone, but for `bars_in_segment`. Finite from the first row on.
+    Causal: bar t depends on the `MEMORY` bars up to t alone, but for `bars_in_segment`. Finite from the first bar on.
 
     Args:
         columns: open, high, low, close and volume, float64 [bars].
 
-    Returns:
-        float64 [bars, len(BAR_COLUMNS)], in the order of `BAR_COLUMNS`.
+    Yields:
+        float64 [bars], in the order of `BAR_COLUMNS`.
     """
     bars = Bars.padded(columns)
-    series = [made for group in BAR_GROUPS for window in group.windows or (None,) for made in _make(group, bars, window)]
-    return np.stack([one[PAD:] for one in series], axis=1)
+    for group in BAR_GROUPS:
+        for window in group.windows or (None,):
+            made = group.make(bars) if window is None else group.make(bars, window)
+            assert len(made) == len(group.names)
+            yield from (series[PAD:] for series in made)
 
 
 def clock_features(times: np.ndarray, time_zone: str | None = None) -> np.ndarray:
@@ -101,9 +104,3 @@ def clock_features(times: np.ndarray, time_zone: str | None = None) -> np.ndarra
     wall = wall_clock(times, time_zone)
     waves = [wave for cycle, harmonic in CLOCK for wave in circle(wall, cycle, harmonic)]
     return np.stack([*waves, PHASES["day_of_month"](wall)], axis=1)
-
-
-def _make(group: Group, bars: Bars, window: Any) -> tuple[Series, ...]:
-    made = group.make(bars) if window is None else group.make(bars, window)
-    assert len(made) == len(group.names)
-    return made
