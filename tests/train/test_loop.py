@@ -12,6 +12,7 @@ from tests.train.stand_ins import ListTimeline, TinyModel, TinyWindows, metrics_
 from tftq.recipe.schema import OptimizerRecipe, ScheduleRecipe, ValidateRecipe
 from tftq.train.finite import NonFiniteError
 from tftq.train.loop import Trainer
+from tftq.train.loss import quantile_loss
 
 
 def trace_rates(trainer: Trainer) -> list[list[float]]:
@@ -73,6 +74,15 @@ def test_accumulated_gradients_are_those_of_one_big_batch_the_last_partial_group
     for step, (ours, theirs) in enumerate(zip(small, big, strict=True)):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6, msg=lambda text, step=step: f"step {step}: {text}")
     assert metrics_lines(tmp_path / "small")[0]["train_loss"] == pytest.approx(metrics_lines(tmp_path / "big")[0]["train_loss"])
+
+
+def test_the_logged_loss_is_the_mean_over_windows(tmp_path: Path) -> None:
+    windows, model = TinyWindows(13), TinyModel()
+    trainer = tiny_trainer(tmp_path, model, train=windows, epochs=1, batch_size=4, optimizer=OptimizerRecipe(lr=1e-12))
+    trainer.fit()
+    batch = windows.batch(range(13))
+    expected = quantile_loss(model(*batch.inputs), batch.target, model.quantiles, model.target_scale).item()
+    assert metrics_lines(tmp_path)[0]["train_loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_gradients_are_clipped_to_the_norm_and_logged_as_they_were(tmp_path: Path) -> None:
@@ -202,12 +212,12 @@ def test_epochs_without_validation_do_not_stop_the_run(tmp_path: Path) -> None:
 
 
 def test_the_best_model_comes_from_best_from_on_and_patience_starts_there(tmp_path: Path) -> None:
-    """Updates 8 to 15 are those of the second epoch: what was validated before them was not quantized yet."""
+    """Update 8 is the first of the second epoch: what the first one's validation saw was not quantized yet."""
     model = Worsening()
     model.validations = 1  # so that the first validation is the best of all
-    result = tiny_trainer(tmp_path, model, epochs=9, patience=2, best_from=9).fit()
+    result = tiny_trainer(tmp_path, model, epochs=9, patience=1, best_from=8).fit()
     assert result.best_epoch == 2
-    assert len(metrics_lines(tmp_path)) == 4
+    assert len(metrics_lines(tmp_path)) == 3
     model = Worsening()
     model.validations = 1
     assert tiny_trainer(tmp_path / "never", model, best_from=24).fit().best_epoch == 3

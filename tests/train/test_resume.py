@@ -134,6 +134,20 @@ def test_a_finished_training_resumes_to_its_result(tmp_path: Path) -> None:
     assert_equal_weights(again, first)
 
 
+def test_an_epoch_interrupted_in_its_validation_has_batches_left_to_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Due at update 8, the epoch's last, a checkpoint would leave a resumed epoch without any."""
+    run = Traced(tmp_path, checkpoint_every=4)
+
+    def interrupted(*_: object) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr(run.trainer, "_validation", interrupted)
+    run.interrupt()
+    again = Traced(tmp_path, checkpoint_every=4)
+    again.trainer.fit(resume=True)
+    assert again.phases[:2] == [("EPOCH_START", 1), ("TRAIN_BATCH_4", 1)]
+
+
 def test_early_stopping_resumes_as_it_stood(tmp_path: Path) -> None:
     options = {"epochs": 12, "patience": 2, "optimizer": OptimizerRecipe(lr=1e-12, groups={"head.*": 1e-12})}
     whole = Traced(tmp_path / "whole", **options)

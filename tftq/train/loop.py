@@ -168,10 +168,10 @@ class Trainer:
         first_batch = state.position * self.settings.accumulate
         for group in self.sampler.groups(epoch, state.position):
             started = time.perf_counter()
-            applied = self._update(group, first_batch, bar)
+            self._update(group, first_batch, bar)
             state.sums.seconds += time.perf_counter() - started
             state.position += 1
-            if applied and self._checkpoint_is_due():
+            if self._checkpoint_is_due():
                 self._save_last()
         self.timeline.record("AFTER_TRAINING", epoch)
 
@@ -182,8 +182,8 @@ class Trainer:
         self.timeline.record("AFTER_CHECKPOINT", epoch)
         self.timeline.record("EPOCH_END", epoch)
 
-    def _update(self, group: Tensor, first_batch: int, bar: TrainingBar) -> bool:
-        """Compute one update from a group of windows; returns whether it was applied."""
+    def _update(self, group: Tensor, first_batch: int, bar: TrainingBar) -> None:
+        """Compute one update from a group of windows; `first_batch` is the first of this epoch that this process computes."""
         state, sums = self.state, self.state.sums
         self.schedule.apply(self.optimizer, state.update)
         self.on_update(state.update)
@@ -207,18 +207,16 @@ class Trainer:
         self._check_finite(loss_value, norm_value, group)
         if self.settings.clip_norm is not None:
             clip_grads_with_norm_(self.parameters, self.settings.clip_norm, norm)
-        applied = self._step()
 
         sums.windows += len(group)
         sums.loss += loss_value * len(group)
-        if applied:
+        if self._step():
             sums.norm += norm_value
             sums.applied += 1
             state.update += 1
         else:
             sums.skipped += 1
         bar.update(loss_value, self.optimizer.param_groups[0]["lr"])
-        return applied
 
     def _step(self) -> bool:
         """Step the optimizer; returns whether the step was applied: a fused optimizer hides a skipped one, the scale does not."""

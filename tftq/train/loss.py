@@ -34,5 +34,4 @@ def quantile_loss(forecast: Tensor, target: Tensor, quantiles: Sequence[float] |
     Returns:
         A float32 scalar without unit.
     """
-    with torch.autocast(forecast.device.type, enabled=False):
-        return (pinball(forecast, target.float(), quantiles) / scale[:, None]).mean()
+    return (pinball(forecast, target.float(), quantiles) / scale[:, None]).mean()
