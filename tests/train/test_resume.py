@@ -112,7 +112,7 @@ def test_resumed_equals_uninterrupted(tmp_path: Path, stop_at: int, checkpoint_e
     assert_equal_weights(second, whole)
     assert without_times(tmp_path / "parts") == without_times(tmp_path / "whole")
     assert without_rate(resumed) == without_rate(uninterrupted)
-    assert {epoch for phase, epoch in second.phases if phase.startswith("TRAIN_BATCH")} == set(range(redone_from // 8 + 1, 4))
+    assert second.phases[0] == ("EPOCH_START", redone_from // 8 + 1)
 
 
 def test_dropout_is_on_in_these_tests(tmp_path: Path) -> None:
@@ -134,18 +134,23 @@ def test_a_finished_training_resumes_to_its_result(tmp_path: Path) -> None:
     assert_equal_weights(again, first)
 
 
-def test_an_epoch_interrupted_in_its_validation_has_batches_left_to_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Due at update 8, the epoch's last, a checkpoint would leave a resumed epoch without any."""
-    run = Traced(tmp_path, checkpoint_every=4)
+def test_interrupted_in_a_validation_resumes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Traced(tmp_path / "whole", checkpoint_every=4)
+    torch.manual_seed(5)
+    uninterrupted = whole.trainer.fit()
+    run = Traced(tmp_path / "parts", checkpoint_every=4)
 
     def interrupted(*_: object) -> None:
         raise Interrupted
 
     monkeypatch.setattr(run.trainer, "_validation", interrupted)
+    torch.manual_seed(5)
     run.interrupt()
-    again = Traced(tmp_path, checkpoint_every=4)
-    again.trainer.fit(resume=True)
-    assert again.phases[:2] == [("EPOCH_START", 1), ("TRAIN_BATCH_4", 1)]
+    again = Traced(tmp_path / "parts", checkpoint_every=4)
+    assert without_rate(again.trainer.fit(resume=True)) == without_rate(uninterrupted)
+    assert again.phases[:3] == [("EPOCH_START", 1), ("AFTER_TRAINING", 1), ("BEFORE_VALIDATION", 1)]
+    assert_equal_weights(again, whole)
+    assert without_times(tmp_path / "parts") == without_times(tmp_path / "whole")
 
 
 def test_early_stopping_resumes_as_it_stood(tmp_path: Path) -> None:

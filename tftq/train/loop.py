@@ -165,13 +165,12 @@ class Trainer:
         self.timeline.record("EPOCH_START", epoch)
 
         bar.start_epoch(epoch, state.position)
-        first_batch = state.position * self.settings.accumulate
         for group in self.sampler.groups(epoch, state.position):
             started = time.perf_counter()
-            self._update(group, first_batch, bar)
+            self._update(group, bar)
             state.sums.seconds += time.perf_counter() - started
             state.position += 1
-            if self._checkpoint_is_due():
+            if self.settings.checkpoint_every is not None and state.update % self.settings.checkpoint_every == 0:
                 self._save_last()
         self.timeline.record("AFTER_TRAINING", epoch)
 
@@ -182,8 +181,8 @@ class Trainer:
         self.timeline.record("AFTER_CHECKPOINT", epoch)
         self.timeline.record("EPOCH_END", epoch)
 
-    def _update(self, group: Tensor, first_batch: int, bar: TrainingBar) -> None:
-        """Compute one update from a group of windows; `first_batch` is the first of this epoch that this process computes."""
+    def _update(self, group: Tensor, bar: TrainingBar) -> None:
+        """Compute one update from a group of windows."""
         state, sums = self.state, self.state.sums
         self.schedule.apply(self.optimizer, state.update)
         self.on_update(state.update)
@@ -197,7 +196,7 @@ class Trainer:
             loss = loss * (len(indices) / len(group))  # so that the sum is the mean over the group, ragged batches included
             self.scaler.scale(loss).backward()
             total += loss.detach()
-            if number == first_batch or number % self.settings.memory_every == 0:
+            if number % self.settings.memory_every == 0:
                 self.timeline.record(f"TRAIN_BATCH_{number}", state.epoch)
 
         self.scaler.unscale_(self.optimizer)
@@ -294,12 +293,6 @@ class Trainer:
         state.windows += sums.windows
         state.seconds += sums.seconds
         state.epoch, state.position, state.sums = state.epoch + 1, 0, Epoch()
-
-    def _checkpoint_is_due(self) -> bool:
-        """Whether to save amid an epoch; its end is saved anyway."""
-        every = self.settings.checkpoint_every
-        amid = self.state.position < self.sampler.groups_per_epoch
-        return every is not None and amid and self.state.update % every == 0
 
     def _plan(self) -> dict[str, list[str]]:
         """What must be the same for a checkpoint to be resumed, in lines."""

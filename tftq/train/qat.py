@@ -13,9 +13,7 @@ def qat_settings(recipe: Recipe) -> TrainRecipe:
     """Training's own settings, with the epochs, learning rate and schedule of QAT; groups belong to the GRNs that are gone."""
     qat = recipe.quant.qat
     optimizer = recipe.train.optimizer.model_copy(update={"lr": qat.lr, "groups": {}})
-    return recipe.train.model_copy(
-        update={"epochs": qat.epochs, "optimizer": optimizer, "schedule": qat.schedule, "patience": None}
-    )
+    return recipe.train.model_copy(update={"epochs": qat.epochs, "optimizer": optimizer, "schedule": qat.schedule, "patience": None})
 
 
 def qat_schedule(recipe: Recipe, windows: int) -> QatSchedule:

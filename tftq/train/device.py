@@ -1,0 +1,29 @@
+"""Where a run computes, and that it computes the same every time."""
+
+import random
+
+import numpy as np
+import torch
+
+from tftq.errors import RecipeError
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of a recipe; `auto` is CUDA where there is a device that answers, not merely a build that could use one.
+
+    Raises:
+        RecipeError: CUDA is asked for and there is none.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        reason = "this torch is built without CUDA" if torch.version.cuda is None else "no CUDA device answers"
+        raise RecipeError(f"device: cuda is asked for, but {reason}; use device=cpu or device=auto, or install a CUDA build of torch")
+    return torch.device(name)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed every random generator that a run draws from."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
