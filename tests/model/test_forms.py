@@ -55,7 +55,7 @@ def knots_and_folded() -> tuple[TemporalFusionTransformer, TemporalFusionTransfo
 def test_knots_equal_folded_at_the_knots() -> None:
     knots, folded = knots_and_folded()
     curves = knots.history_selection.curves
-    x = torch.stack([curves.grid.knots(v)[torch.arange(32) % curves.grid.count[v]] for v in range(5)], dim=1)
+    x = torch.stack([curves.grid.knots(v)[torch.arange(32) % curves.grid.counts[v]] for v in range(5)], dim=1)
     weights = torch.rand(32, 5)
     torch.testing.assert_close(curves.mix(x, weights), folded.history_selection.curves.mix(x, weights), rtol=1e-5, atol=1e-5)
 
@@ -125,7 +125,7 @@ def test_a_categorys_table_row_equals_its_grn(form: str) -> None:
     model = small_model(form, static=False).eval()  # type: ignore[arg-type]
     table = tabulate(model)[0].history_selection.curves
     assert isinstance(table, TableCurves)
-    first_row = int(table.grid.count[:3].sum())  # `state` is the fourth of the arranged variables
+    first_row = sum(table.grid.counts[:3])  # `state` is the fourth of the arranged variables
     selection = model.history_selection
     for code in range(3):
         if isinstance(selection, PaperVariableSelection):  # its published GRN, through weights that select it alone

@@ -7,7 +7,7 @@ from tftq.model.grid import KnotGrid
 
 def grid() -> KnotGrid:
     """Three variables: five knots from 0 to 1, three codes, and one that was constant."""
-    return KnotGrid(torch.tensor([0.0, 0.0, 7.0]), torch.tensor([1.0, 2.0, 7.0]), torch.tensor([5, 3, 4]))
+    return KnotGrid(torch.tensor([0.0, 0.0, 7.0]), torch.tensor([1.0, 2.0, 7.0]), [5, 3, 4])
 
 
 def test_shares_by_hand() -> None:

@@ -1,5 +1,7 @@
 """Where each variable's knots lie, and the product of hat functions with a table of values at them."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,33 +15,34 @@ class KnotGrid(nn.Module):
     Args:
         low: first knot of each variable [variables].
         high: last knot of each variable [variables].
-        count: knots of each variable [variables], int64, at least 2.
+        counts: how many knots each variable has, at least 2.
     """
 
     low: Tensor
     step: Tensor
-    count: Tensor
+    last_interval: Tensor
     first_row: Tensor
 
-    def __init__(self, low: Tensor, high: Tensor, count: Tensor) -> None:
+    def __init__(self, low: Tensor, high: Tensor, counts: Sequence[int]) -> None:
         super().__init__()
-        assert bool((count >= 2).all())
+        assert len(counts) == len(low) and min(counts) >= 2
+        self.counts = tuple(counts)
+        count = torch.tensor(counts, device=low.device)
         # A variable that was constant in the training part has no width; any step serves, as its curve has one point.
         width = torch.where(high > low, high - low, torch.ones_like(low))
         self.register_buffer("low", low.float())
         self.register_buffer("step", (width / (count - 1)).float())
-        self.register_buffer("count", count.long())
-        self.register_buffer("first_row", count.long().cumsum(0) - count)
+        self.register_buffer("last_interval", (count - 2).float())
+        self.register_buffer("first_row", count.cumsum(0) - count)
 
     @property
     def rows(self) -> int:
         """Rows of a table on this grid."""
-        return int(self.count.sum())
+        return sum(self.counts)
 
     def knots(self, variable: int) -> Tensor:
         """The knots of one variable [count]."""
-        steps = torch.arange(int(self.count[variable]), device=self.low.device)
-        return self.low[variable] + steps * self.step[variable]
+        return self.low[variable] + torch.arange(self.counts[variable], device=self.low.device) * self.step[variable]
 
     def locate(self, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Each value's two neighbouring knots, and what share of the variable's weight each of them gets.
@@ -51,9 +54,8 @@ class KnotGrid(nn.Module):
         Returns:
             Table rows [rows, 2 * variables], int64, no row twice, and their shares [rows, 2 * variables].
         """
-        last_interval = (self.count - 2).float()
         position = (x - self.low) / self.step
-        interval = torch.minimum(position.floor().clamp(min=0), last_interval)
+        interval = torch.minimum(position.floor().clamp(min=0), self.last_interval)
         fraction = (position - interval).clamp(0, 1)
         lower = interval.long() + self.first_row
         index = torch.cat([lower, lower + 1], dim=1)

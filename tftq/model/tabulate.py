@@ -45,14 +45,20 @@ def tabulate(model: TemporalFusionTransformer, *, tolerance: float = 0.05) -> tu
         means that 256 knots were not enough.
     """
     table = copy.deepcopy(fold(model)).eval()
+    return table, put_tables(table, tolerance=tolerance)
+
+
+@torch.no_grad()
+def put_tables(model: TemporalFusionTransformer, *, tolerance: float = 0.05) -> list[TabulatedVariable]:
+    """As `tabulate`, in place, for a model of the form `knots` or `folded`."""
     report = []
     parts: tuple[InputName, ...] = ("static", "history", "future")
     for part in parts:
-        selection = getattr(table, f"{part}_selection")
+        selection = getattr(model, f"{part}_selection")
         if isinstance(selection, VariableSelection):
-            selection.curves, lines = _tabulate_curves(selection.curves, part, table, tolerance)
+            selection.curves, lines = _tabulate_curves(selection.curves, part, model, tolerance)
             report += lines
-    return table, report
+    return report
 
 
 def _tabulate_curves(
@@ -61,7 +67,7 @@ def _tabulate_curves(
     assert isinstance(curves, FoldedCurves)
     names = [f"{part}.{column.name}" for column in curves.columns]
     if isinstance(curves, KnotCurves):
-        lines = [TabulatedVariable(name, int(count), 0.0) for name, count in zip(names, curves.grid.count, strict=True)]
+        lines = [TabulatedVariable(name, count, 0.0) for name, count in zip(names, curves.grid.counts, strict=True)]
         return TableCurves(curves.grid, curves.table()), lines
     low, high = model.ranges(part)
     blocks, lines = [], []
@@ -69,7 +75,7 @@ def _tabulate_curves(
         values, error = _sample(curves, variable, low[variable], high[variable], tolerance)
         blocks.append(values)
         lines.append(TabulatedVariable(name, len(values), error))
-    grid = KnotGrid(low, high, torch.tensor([line.knots for line in lines], device=low.device))
+    grid = KnotGrid(low, high, [line.knots for line in lines])
     return TableCurves(grid, torch.cat(blocks)), lines
 
 

@@ -140,8 +140,8 @@ class TemporalFusionTransformer(nn.Module):
         arranged = tuple(columns[position] for position in real_first(columns))
         curves = FoldedCurves(arranged, hidden)
         if self.architecture.form == "knots":
-            count = torch.tensor([column.categories or self.architecture.knots for column in arranged])
-            curves = KnotCurves(arranged, hidden, KnotGrid(*self.ranges(part), count))
+            counts = [column.categories or self.architecture.knots for column in arranged]
+            curves = KnotCurves(arranged, hidden, KnotGrid(*self.ranges(part), counts))
         return VariableSelection(columns, hidden, curves, context=context, dropout=dropout)
 
     def _static_context(self, static: Tensor | None) -> dict[str, Tensor]:

@@ -1,0 +1,100 @@
+"""The folder of a run: what it was, on what, and what it came to."""
+
+import json
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tftq.errors import RunFolderError
+from tftq.recipe.loading import resolved_yaml
+from tftq.recipe.schema import Recipe
+
+PACKAGES = ("torch", "torchao", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "numpy", "pyarrow", "pydantic")
+
+
+class RunFolder:
+    """Where a run writes.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def open(cls, recipe: Recipe, device: torch.device, *, resume: bool) -> "RunFolder":
+        """Begin a run in a new or empty folder, or go on in one of the same recipe.
+
+        Raises:
+            RunFolderError: the folder is not empty, or, to resume, is not one of this recipe.
+        """
+        started = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
+        if resume and recipe.out is None:
+            raise RunFolderError("--resume needs to know which run: name its folder with out=...")
+        path = recipe.out or Path("runs") / recipe.name / started
+        folder = cls(path)
+        written = path / "recipe.yaml"
+        if resume:
+            if not written.exists():
+                raise RunFolderError(f"{path}: no recipe.yaml of a run to resume there; run without --resume, or name the run's folder")
+            if written.read_text(encoding="utf-8") != resolved_yaml(recipe):
+                raise RunFolderError(f"{path}: was begun by another recipe; resume with {written}, or choose another folder")
+            return folder
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RunFolderError(f"{path}: is not empty; choose another out=..., remove it, or go on with --resume")
+        path.mkdir(parents=True, exist_ok=True)
+        folder.write("recipe.yaml", resolved_yaml(recipe))
+        folder.write_json("env.json", environment(device, recipe.seed))
+        return folder
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file whole or not at all."""
+        part, path = self.path / f"{name}.part", self.path / name
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+        return path
+
+    def write_json(self, name: str, content: Any) -> Path:
+        """As `write`, one JSON document; a number that is not finite has no place in it."""
+        return self.write(name, json.dumps(content, indent=1, allow_nan=False))
+
+
+def environment(device: torch.device, seed: int) -> dict[str, Any]:
+    """What the run's figures depend on beside the recipe."""
+    return {
+        "tftq": version("tftq"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "packages": {name: found for name in PACKAGES if (found := _version(name)) is not None},
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "cuda": torch.version.cuda,
+        "git": _git(),
+        "seed": seed,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git() -> dict[str, Any]:
+    """The commit of the code that runs and whether it was changed since; or why that is not known."""
+    here = Path(__file__).parent
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+        changes = subprocess.run(["git", "status", "--porcelain"], cwd=here, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        return {"commit": None, "reason": f"{type(error).__name__}: not run from a git checkout, or git is missing"}
+    return {"commit": commit, "dirty": bool(changes.strip())}

@@ -1,0 +1,41 @@
+"""Watching one run's memory: the counter where the device does not count itself, its probe and its timeline."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from tftq.memory.counter import ByteCounter
+from tftq.memory.probe import MemoryProbe
+from tftq.memory.timeline import Timeline
+
+
+class MemoryWatch:
+    """A timeline for a device.
+
+    Args:
+        path: of memory.jsonl.
+        device: where the tensors are that matter; on the CPU every operator is watched to count their bytes.
+
+    Attributes:
+        timeline: takes the records.
+    """
+
+    def __init__(self, path: Path, device: torch.device) -> None:
+        self._counter = ByteCounter("cpu") if device.type == "cpu" else None
+        self.probe = MemoryProbe(device, self._counter)
+        self.timeline = Timeline(path, self.probe)
+
+    @contextmanager
+    def watching(self, model: nn.Module | None = None) -> Iterator[None]:
+        """Count what is allocated within, and the model, which was there before."""
+        if self._counter is None:
+            yield
+            return
+        with self._counter:
+            if model is not None:
+                self._counter.track([*model.parameters(), *model.buffers()])
+            self.probe.reset_peak()
+            yield

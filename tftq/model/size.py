@@ -1,0 +1,46 @@
+"""How many parameters a model has, in closed form."""
+
+from tftq.data.columns import Column, Inputs
+from tftq.model.tft import Architecture
+
+
+def parameter_count(inputs: Inputs, architecture: Architecture) -> int:
+    """The number of trainable parameters of a model, without building it.
+
+    Args:
+        inputs: the columns.
+        architecture: sizes and form.
+    """
+    hidden, heads = architecture.hidden, architecture.heads
+    paper = architecture.form == "paper"
+    context = hidden if inputs.static else 0
+    grn = _grn(hidden, hidden, hidden, paper=paper)
+    gated_skip = linear(hidden, 2 * hidden) + 2 * hidden
+    lstm = architecture.lstm_layers * (2 * 4 * hidden * hidden + 2 * 4 * hidden)
+    attention = 2 * linear(hidden, hidden) + linear(hidden, hidden // heads) + hidden // heads * hidden
+    count = _selection(inputs.history, hidden, context, paper=paper) + _selection(inputs.future, hidden, context, paper=paper)
+    if inputs.static:
+        count += _selection(inputs.static, hidden, 0, paper=paper) + 4 * grn
+    count += 2 * lstm + 3 * gated_skip + attention
+    count += grn + context * hidden + grn  # static enrichment with its context, and the position-wise network
+    return count + linear(hidden, len(architecture.quantiles))
+
+
+def linear(inputs: int, outputs: int) -> int:
+    """Weight and bias of a linear map."""
+    return inputs * outputs + outputs
+
+
+def _grn(inputs: int, hidden: int, outputs: int, *, paper: bool) -> int:
+    return linear(inputs, hidden) + (linear(hidden, hidden) if paper else 0) + linear(hidden, 2 * outputs) + 2 * outputs
+
+
+def _selection(columns: tuple[Column, ...], hidden: int, context: int, *, paper: bool) -> int:
+    variables, codes = len(columns), sum(column.categories for column in columns)
+    real = sum(column.categories == 0 for column in columns)
+    width = variables * hidden if paper else real + codes
+    joint = _grn(width, hidden, variables, paper=paper) + linear(width, variables) + context * hidden
+    own = linear(hidden, 2 * hidden) + 2 * hidden  # each variable's gate and norm
+    if paper:
+        return joint + variables * (own + 2 * linear(hidden, hidden)) + (2 * real + codes) * hidden
+    return joint + variables * own + (4 * real + 2 * codes) * hidden  # affine before the ELU and on the skip

@@ -1,0 +1,55 @@
+"""What a run prints: a line or a table for each thing a person wants to know."""
+
+from collections.abc import Mapping
+
+from rich.table import Table
+
+from tftq.export.publish import Exported
+from tftq.memory.plan import PlannedPeak
+from tftq.memory.timeline import Timeline
+from tftq.train.loop import Training
+
+
+def planned_line(stage: str, plan: PlannedPeak, budget_mb: int) -> str:
+    """What a stage is expected to need."""
+    parts = ", ".join(f"{name} {size / 2**20:.0f}" for name, size in plan.components.items() if size)
+    return f"planned peak of {stage}: {plan.peak_bytes / 2**20:.0f} of {budget_mb} MiB ({parts})"
+
+
+def memory_line(timeline: Timeline, plans: Mapping[str, PlannedPeak]) -> str:
+    """What it did need, and whether every phase left its record."""
+    peak, planned = timeline.peak_bytes, max(plan.peak_bytes for plan in plans.values())
+    measured = "not measured" if peak is None else f"{peak / 2**20:.0f} MiB"
+    lines = [f"memory peak {measured} (planned {planned / 2**20:.0f}), {timeline} records"]
+    return "\n  ".join([*lines, *timeline.missing])
+
+
+def validation_line(what: str, training: Training, naive: float) -> str:
+    """How good a training's best epoch is, beside the naive baseline."""
+    found = training.validation
+    risks = ", ".join(f"P{100 * quantile:g} {risk:.4f}" for quantile, risk in found.q_risk.items())
+    return (
+        f"{what}: {training.updates} updates at {training.samples_per_s:.0f} windows/s; best epoch {training.best_epoch}: "
+        f"q-risk {risks} (naive P50 {naive:.4f}), coverage {found.coverage:.3f}"
+    )
+
+
+def exported_table(exported: Mapping[str, Exported], naive: float) -> Table:
+    """Size, cost and quality of the exported models, measured in ONNX Runtime."""
+    table = Table(title="Exported models, measured in ONNX Runtime on the validation windows")
+    for name in ("model", "file", "resident", "latency, batch 1", "P50 q-risk", "naive", "loss", "integer products", "INT8 weights"):
+        table.add_column(name, justify="left" if name == "model" else "right")
+    for kind, model in exported.items():
+        entry, census = model.proof, model.proof.census
+        table.add_row(
+            kind,
+            f"{model.path.stat().st_size / 1e6:.2f} MB",
+            f"{entry.cost['rss_bytes'] / 1e6:.0f} MB",
+            f"{entry.cost['latency_ms']:.2f} ms",
+            f"{model.quality.q_risk[0.5]:.4f}",
+            f"{naive:.4f}",
+            f"{model.quality.loss:.5f}",
+            str(sum(census.integer_products.values())),
+            f"{census.int8_weight_share:.0%}",
+        )
+    return table

@@ -1,0 +1,261 @@
+"""The main job: from a recipe to trained, quantized, checked ONNX models and a report of what they cost.
+
+python -m tftq.run RECIPE [key=value ...] [--resume]
+"""
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from tftq.data.load import load_datasets
+from tftq.data.windows import Datasets
+from tftq.errors import RecipeError, TftqError
+from tftq.export.publish import Exported, export_model, publish
+from tftq.folder import RunFolder
+from tftq.memory.components import component_bytes
+from tftq.memory.plan import PlannedPeak
+from tftq.memory.watch import MemoryWatch
+from tftq.model.size import parameter_count
+from tftq.model.tabulate import tabulate
+from tftq.model.tft import TemporalFusionTransformer
+from tftq.quant.calibration import calibrate
+from tftq.quant.prepare import prepared_copy
+from tftq.quant.schedule import QatSchedule
+from tftq.recipe.loading import load_recipe, recipe_hash, resolved_yaml
+from tftq.recipe.schema import Format, Recipe
+from tftq.report.page import write_report
+from tftq.report.text import exported_table, memory_line, planned_line, validation_line
+from tftq.train.build import architecture_of, build_model, plan_training
+from tftq.train.device import choose_device, seed_everything
+from tftq.train.loop import Trainer, Training
+from tftq.train.precision import Precision
+from tftq.train.qat import qat_schedule, qat_settings
+from tftq.train.validation import naive_q_risk
+
+PUBLISHED = Path("exports")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every stage of a run needs."""
+
+    recipe: Recipe
+    device: torch.device
+    data: Datasets
+    folder: RunFolder
+    watch: MemoryWatch
+    console: Console
+    resume: bool
+
+
+def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None) -> dict[str, Any]:
+    """Do everything a recipe says.
+
+    Args:
+        recipe: what to do.
+        resume: go on in the folder `out` where an interrupted run of this recipe stopped.
+        console: where to tell of it; standard output by default.
+
+    Returns:
+        What summary.json holds.
+
+    Raises:
+        TftqError: something of the recipe, the data, the folder, the device or an exported model is not as it must be.
+    """
+    console = console or Console()
+    device = choose_device(recipe.device)
+    Precision(recipe.train.precision, device).check()
+    seed_everything(recipe.seed)
+
+    data = load_datasets(recipe.data)
+    phases = qat_schedule(recipe, len(data.train)) if recipe.quant.method == "qat" else None
+    plans = plan_training(recipe, data.train.inputs, data.scaling, data.target_scaling)
+    folder = RunFolder.open(recipe, device, resume=resume)
+    job = Job(recipe, device, data, folder, MemoryWatch(folder.path / "memory.jsonl", device), console, resume)
+    _announce(job, plans)
+
+    try:
+        summary = _stages(job, phases, plans)
+    except Exception as error:
+        folder.write_json("summary.json", {"name": recipe.name, "status": f"failed: {type(error).__name__}: {error}", "seed": recipe.seed})
+        raise
+    folder.write_json("summary.json", summary)
+    report = write_report(folder.path)
+    console.print(f"report: {report}", highlight=False, soft_wrap=True)
+    return summary
+
+
+def _stages(job: Job, phases: QatSchedule | None, plans: dict[str, PlannedPeak]) -> dict[str, Any]:
+    """Training, tables, calibration, QAT, and an export after each that makes one."""
+    recipe, exported = job.recipe, {}
+    model, training, memory = _train(job)
+    table, _ = tabulate(model.cpu())
+    del model  # QAT trains the tables; the curves they came from need not stay in memory
+    for kind in ("fp32", "fp16"):
+        if kind in recipe.formats:
+            exported[kind] = _export(job, table, kind)
+
+    if recipe.quant.method != "none":
+        prepared = prepared_copy(table, lstm=recipe.quant.lstm).to(job.device)
+        calibrate(prepared, _calibration_batches(job))
+        if "int8_ptq" in recipe.formats:
+            exported["int8_ptq"] = _export(job, prepared, "int8_ptq")
+        if phases is not None:
+            _train_quantized(job, prepared, phases)
+            exported["int8_qat"] = _export(job, prepared, "int8_qat")
+
+    if recipe.export.publish:
+        publish(exported, PUBLISHED / recipe.name)
+    job.console.print(exported_table(exported, naive_q_risk(job.data.validation)))
+    return _summary(job, training, memory, exported, plans)
+
+
+def _train(job: Job) -> tuple[TemporalFusionTransformer, Training, dict[str, int]]:
+    """The float model at its best epoch, and the bytes of what training held between two updates."""
+    recipe = job.recipe
+    with job.watch.watching():
+        trainer = _trainer(job, build_model(recipe.model, job.data), "train", job.folder.path)
+        training = trainer.fit(resume=_resumable(job, job.folder.path))
+        memory = component_bytes(trainer.model, trainer.optimizer)._asdict()
+        model = trainer.model
+    assert isinstance(model, TemporalFusionTransformer)
+    job.console.print(validation_line("trained", training, naive_q_risk(job.data.validation)), highlight=False)
+    return model, training, memory
+
+
+def _train_quantized(job: Job, prepared: TemporalFusionTransformer, phases: QatSchedule) -> None:
+    """Train the tables and everything else through fake quantization, in place."""
+    prepared.train()
+    folder = job.folder.path / "qat"
+    job.watch.timeline.stage = "qat"
+    with job.watch.watching(prepared):
+        trainer = _trainer(job, prepared, "qat", folder, phases)
+        training = trainer.fit(resume=_resumable(job, folder))
+    job.console.print(validation_line("trained quantized", training, naive_q_risk(job.data.validation)), highlight=False)
+
+
+def _trainer(job: Job, model: TemporalFusionTransformer, title: str, folder: Path, phases: QatSchedule | None = None) -> Trainer:
+    recipe = job.recipe
+    quantized = phases is not None
+    return Trainer(
+        model,
+        job.data.train,
+        job.data.validation,
+        qat_settings(recipe) if quantized else recipe.train,
+        folder,
+        job.watch.timeline,
+        job.device,
+        validate=recipe.validate,  # type: ignore[arg-type]  # pydantic's own method of this name, deprecated
+        seed=recipe.seed,
+        recipe=resolved_yaml(recipe),
+        title=title,
+        **({"on_update": lambda update: phases.apply(model, update), "best_from": phases.fake_quant} if phases else {}),
+    )
+
+
+def _resumable(job: Job, folder: Path) -> bool:
+    """Whether this stage had begun when the run was interrupted."""
+    return job.resume and (folder / "checkpoints" / "last.pt").exists()
+
+
+def _calibration_batches(job: Job):  # type: ignore[no-untyped-def]
+    """Training windows spread over the whole training part, in batches of the training size."""
+    train, recipe = job.data.train, job.recipe
+    count = min(recipe.quant.calibration_windows, len(train))
+    chosen = torch.linspace(0, len(train) - 1, count).round().long()
+    for indices in chosen.split(recipe.train.batch_size):
+        yield train.batch(indices).to(job.device)
+
+
+def _export(job: Job, model: TemporalFusionTransformer, kind: Format) -> Exported:
+    recipe = job.recipe
+    exported = export_model(
+        model.cpu(),
+        kind,
+        job.folder.path / "exports",
+        job.data.validation,
+        recipe.train.batch_size,
+        {"recipe": recipe.name, "recipe_hash": recipe_hash(recipe)},
+    )
+    job.console.print(f"{kind}: passed the gate, {exported.path.stat().st_size / 1e6:.2f} MB", highlight=False)
+    return exported
+
+
+def _announce(job: Job, plans: dict[str, PlannedPeak]) -> None:
+    recipe, say = job.recipe, job.console
+    say.print(f"[bold]{recipe.name}[/bold] on {job.device}, into {job.folder.path}", highlight=False, soft_wrap=True)
+    for note in job.data.notes:
+        say.print(f"  {note}", highlight=False, soft_wrap=True)
+    count = parameter_count(job.data.train.inputs, architecture_of(recipe.model))
+    say.print(f"{count:,} parameters ({recipe.model.form}), {len(job.data.train.inputs.history)} history variables", highlight=False)
+    for stage, plan in plans.items():
+        say.print(planned_line(stage, plan, recipe.memory.budget_mb), highlight=False)
+        if plan.peak_bytes > recipe.memory.budget_mb * 2**20:
+            warnings.warn(
+                f"{stage}: the planned peak of {plan.peak_bytes / 2**20:,.0f} MiB is above memory.budget_mb {recipe.memory.budget_mb}; "
+                "lower train.batch_size (and raise train.accumulate), model.hidden or model.knots",
+                stacklevel=2,
+            )
+
+
+def _summary(
+    job: Job, training: Training, memory: dict[str, int], exported: dict[Format, Exported], plans: dict[str, PlannedPeak]
+) -> dict[str, Any]:
+    found, timeline = training.validation, job.watch.timeline
+    job.console.print(memory_line(timeline, plans), highlight=False)
+    return {
+        "name": job.recipe.name,
+        "status": "ok",
+        "device": str(job.device),
+        "seed": job.recipe.seed,
+        "updates": training.updates,
+        "skipped_updates": training.skipped,
+        "best_epoch": training.best_epoch,
+        "samples_per_s": training.samples_per_s,
+        "target": job.data.validation.target_unit,
+        "val": {
+            "windows": found.windows,
+            "loss": found.loss,
+            "q_risk": {str(quantile): risk for quantile, risk in found.q_risk.items()},
+            "baseline_q_risk": {"0.5": naive_q_risk(job.data.validation)},
+            "coverage": found.coverage,
+            "crossing_rate": found.crossing_rate,
+        },
+        "memory": {
+            **timeline.summary(),
+            "planned_peak_bytes": max(plan.peak_bytes for plan in plans.values()),
+            "components": {**plans["train"].components, "parameters": memory["parameters"], "optimizer": memory["optimizer"]},
+        },
+        "models": {kind: model.summary() for kind, model in exported.items()},
+        "notes": job.data.notes,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status: 0, 1 where the run failed, 2 where the recipe is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tftq.run", description=__doc__.split("\n")[0], epilog="Example: recipes/qat_int8.yaml")
+    parser.add_argument("recipe", type=Path, help="a YAML file, see recipes/")
+    parser.add_argument("override", nargs="*", metavar="key=value", help="an option of the recipe, as train.epochs=2 or out=/tmp/run")
+    parser.add_argument("--resume", action="store_true", help="go on in the folder out=... where an interrupted run stopped")
+    chosen = parser.parse_intermixed_args(arguments)
+    warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)  # type: ignore[assignment]
+    try:
+        run(load_recipe(chosen.recipe, chosen.override), resume=chosen.resume)
+    except RecipeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except (TftqError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
