@@ -6,7 +6,7 @@ python -m tftq.run RECIPE [key=value ...] [--resume]
 import argparse
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from tftq.data.columns import Batch
 from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets
 from tftq.errors import RecipeError, TftqError
@@ -94,12 +95,13 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
 
 def _stages(job: Job, phases: QatSchedule | None, plans: dict[str, PlannedPeak]) -> dict[str, Any]:
     """Training, tables, calibration, QAT, and an export after each that makes one."""
-    recipe, exported = job.recipe, {}
+    recipe = job.recipe
+    exported: dict[Format, Exported] = {}
     model, training, memory = _train(job)
     table, _ = tabulate(model.cpu())
     del model  # QAT trains the tables; the curves they came from need not stay in memory
-    for kind in ("fp32", "fp16"):
-        if kind in recipe.formats:
+    for kind in recipe.formats:
+        if kind in ("fp32", "fp16"):
             exported[kind] = _export(job, table, kind)
 
     if recipe.quant.method != "none":
@@ -143,20 +145,20 @@ def _train_quantized(job: Job, prepared: TemporalFusionTransformer, phases: QatS
 
 def _trainer(job: Job, model: TemporalFusionTransformer, title: str, folder: Path, phases: QatSchedule | None = None) -> Trainer:
     recipe = job.recipe
-    quantized = phases is not None
     return Trainer(
         model,
         job.data.train,
         job.data.validation,
-        qat_settings(recipe) if quantized else recipe.train,
+        qat_settings(recipe) if phases else recipe.train,
         folder,
         job.watch.timeline,
         job.device,
-        validate=recipe.validate,  # type: ignore[arg-type]  # pydantic's own method of this name, deprecated
+        validate=recipe.validate,
         seed=recipe.seed,
         recipe=resolved_yaml(recipe),
         title=title,
-        **({"on_update": lambda update: phases.apply(model, update), "best_from": phases.fake_quant} if phases else {}),
+        on_update=(lambda update: phases.apply(model, update)) if phases else (lambda update: None),
+        best_from=phases.fake_quant if phases else 0,
     )
 
 
@@ -165,7 +167,7 @@ def _resumable(job: Job, folder: Path) -> bool:
     return job.resume and (folder / "checkpoints" / "last.pt").exists()
 
 
-def _calibration_batches(job: Job):  # type: ignore[no-untyped-def]
+def _calibration_batches(job: Job) -> Iterator[Batch]:
     """Training windows spread over the whole training part, in batches of the training size."""
     train, recipe = job.data.train, job.recipe
     count = min(recipe.quant.calibration_windows, len(train))
@@ -245,7 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("override", nargs="*", metavar="key=value", help="an option of the recipe, as train.epochs=2 or out=/tmp/run")
     parser.add_argument("--resume", action="store_true", help="go on in the folder out=... where an interrupted run stopped")
     chosen = parser.parse_intermixed_args(arguments)
-    warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)  # type: ignore[assignment]
+    warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
     try:
         run(load_recipe(chosen.recipe, chosen.override), resume=chosen.resume)
     except RecipeError as error:

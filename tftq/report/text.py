@@ -7,6 +7,7 @@ from rich.table import Table
 from tftq.export.publish import Exported
 from tftq.memory.plan import PlannedPeak
 from tftq.memory.timeline import Timeline
+from tftq.recipe.schema import Format
 from tftq.train.loop import Training
 
 
@@ -34,7 +35,7 @@ def validation_line(what: str, training: Training, naive: float) -> str:
     )
 
 
-def exported_table(exported: Mapping[str, Exported], naive: float) -> Table:
+def exported_table(exported: Mapping[Format, Exported], naive: float) -> Table:
     """Size, cost and quality of the exported models, measured in ONNX Runtime."""
     table = Table(title="Exported models, measured in ONNX Runtime on the validation windows")
     for name in ("model", "file", "resident", "latency, batch 1", "P50 q-risk", "naive", "loss", "integer products", "INT8 weights"):
