@@ -45,13 +45,28 @@ def test_gradients_that_overflow_are_refused(monkeypatch: pytest.MonkeyPatch) ->
         Precision("bf16", CPU).check()
 
 
-def test_fp16_here_either_works_or_says_so() -> None:
-    lstm = nn.LSTM(4, 4)
+def test_fp16_trains_an_lstm_here_or_says_that_it_cannot() -> None:
+    precision, lstm = Precision("fp16", CPU), nn.LSTM(4, 4)
     try:
-        with torch.autocast("cpu", dtype=torch.float16):
-            lstm(torch.ones(2, 1, 4))[0].float().sum().backward()
+        with precision.autocast():
+            output = lstm(torch.ones(2, 1, 4))[0]
+        output.float().mean().backward()
     except RuntimeError:
         with pytest.raises(PrecisionError, match="use bf16"):
-            Precision("fp16", CPU).check()
+            precision.check()
     else:
-        Precision("fp16", CPU).check()
+        precision.check()
+        assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in lstm.parameters())
+
+
+@pytest.mark.parametrize("name", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("on", [True, False])
+def test_the_kernels_in_use_are_put_back_after_an_error_too(name: str, on: bool) -> None:
+    before = torch.backends.mkldnn.set_flags(_enabled=on, _fp32_precision=None)[0]
+    try:
+        with pytest.raises(KeyError), Precision(name, CPU).autocast():  # type: ignore[arg-type]
+            assert torch.backends.mkldnn.enabled == (on and name != "fp16")
+            raise KeyError
+        assert torch.backends.mkldnn.enabled == on
+    finally:
+        torch.backends.mkldnn.set_flags(_enabled=before, _fp32_precision=None)

@@ -1,6 +1,7 @@
 """The number format of training: autocast, loss scaling, and whether the device can compute in it at all."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,9 +22,17 @@ class Precision:
     name: Name
     device: torch.device
 
-    def autocast(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def autocast(self) -> Iterator[None]:
         """The context for forward passes; it does nothing in FP32."""
-        return torch.autocast(self.device.type, dtype=_DTYPES[self.name], enabled=self.name != "fp32")
+        without_onednn = self.name == "fp16" and self.device.type == "cpu"  # it lacks the FP16 LSTM that PyTorch's own kernels have
+        was_on = torch.backends.mkldnn.set_flags(_enabled=False, _fp32_precision=None)[0] if without_onednn else None
+        try:
+            with torch.autocast(self.device.type, dtype=_DTYPES[self.name], enabled=self.name != "fp32"):
+                yield
+        finally:
+            if was_on is not None:
+                torch.backends.mkldnn.set_flags(_enabled=was_on, _fp32_precision=None)
 
     def scaler(self) -> GradScaler:
         """A new gradient scaler, which does nothing but in FP16."""
