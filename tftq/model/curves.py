@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from tftq.data.columns import Column
-from tftq.model.grid import KnotGrid
+from tftq.model.grid import KnotGrid, table_product
 from tftq.model.layers import NORM_EPSILON
 
 
@@ -125,7 +125,7 @@ class KnotCurves(FoldedCurves):
     def mix(self, x: Tensor, weights: Tensor) -> Tensor:
         """As `FoldedCurves.mix`, interpolated linearly between the knots."""
         index, share = self.grid.locate(x, weights)
-        return self.grid.product(index, share, self.table())
+        return table_product(index, share, self.table())
 
     def table(self) -> Tensor:
         """Every curve's value at each of its knots [table rows, hidden], in FP32."""
@@ -157,4 +157,4 @@ class TableCurves(nn.Module):
     def mix(self, x: Tensor, weights: Tensor) -> Tensor:
         """As `KnotCurves.mix`."""
         index, share = self.grid.locate(x, weights)
-        return self.grid.product(index, share, self.values)
+        return table_product(index, share, self.values)

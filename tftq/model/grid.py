@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+CHUNK_FLOATS = 2**22  # of the dense rows in the backward pass: 16 MiB
+
 
 class KnotGrid(nn.Module):
     """Equally spaced knots between the ends of each variable's range; a category's codes are its knots.
@@ -62,9 +64,39 @@ class KnotGrid(nn.Module):
         share = torch.cat([weights * (1 - fraction), weights * fraction], dim=1)
         return index, share
 
-    def product(self, index: Tensor, share: Tensor, table: Tensor) -> Tensor:
-        """Σ share · table[index], never holding [rows, table rows]; for training, where it is a gather.
 
-        Args: index, share [rows, 2 * variables]; table [table rows, hidden]. Returns: [rows, hidden].
-        """
+def table_product(index: Tensor, share: Tensor, table: Tensor) -> Tensor:
+    """Σ share · table[index]: the sparse rows `w ⊗ hat` times a table, without ever holding [rows, table rows].
+
+    Args:
+        index: table rows [rows, entries], int64, none twice in a row.
+        share: what each of them counts [rows, entries], float32.
+        table: values [table rows, hidden], float32.
+
+    Returns:
+        [rows, hidden], float32.
+    """
+    return _TableProduct.apply(index, share, table)
+
+
+class _TableProduct(torch.autograd.Function):
+    """A gather forward; backward a dense product a chunk of rows at a time, since scattering gradients would first sort all indices."""
+
+    @staticmethod
+    def forward(ctx, index: Tensor, share: Tensor, table: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(index, share, table)
         return F.embedding_bag(index, table, per_sample_weights=share, mode="sum")
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[None, Tensor, Tensor]:  # type: ignore[no-untyped-def, override]
+        index, share, table = ctx.saved_tensors
+        table_gradient = torch.zeros_like(table)
+        share_gradient = torch.empty_like(share)
+        rows = max(CHUNK_FLOATS // len(table), 1)
+        for start in range(0, len(index), rows):
+            part = slice(start, start + rows)
+            dense = share.new_zeros(len(index[part]), len(table)).scatter_(1, index[part], share[part])  # [chunk, table rows]
+            table_gradient.addmm_(dense.T, gradient[part])
+            torch.mm(gradient[part], table.T, out=dense)
+            share_gradient[part] = dense.gather(1, index[part])
+        return None, share_gradient, table_gradient

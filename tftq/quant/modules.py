@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from tftq.errors import QuantizationError
 from tftq.model.curves import TableCurves
+from tftq.model.grid import table_product
 from tftq.quant.fake_quantize import ActivationQuantizer, WeightQuantizer, fake_quantize, quantizers
 from tftq.quant.parameters import INT32, UINT8
 
@@ -70,11 +71,11 @@ class FakeQuantizedTable(TableCurves):
         table = self.weight_quantizer(self.values)
         index, share = self.grid.locate(x, weights)
         if not self.weight_quantizer.active:
-            return self.grid.product(index, share, table)
+            return table_product(index, share, table)
         # Every other entry of the row is an exact zero, so rounding the shares rounds the whole row.
         largest = share.detach().amax(dim=1, keepdim=True)  # [rows, 1]
         share = fake_quantize(share / largest, self.share_scale, self.share_zero_point, UINT8)
-        return self.grid.product(index, share, table) * largest
+        return table_product(index, share, table) * largest
 
 
 class FakeQuantizedLstm(nn.Module):
