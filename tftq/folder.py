@@ -69,7 +69,7 @@ class RunFolder:
 def environment(device: torch.device, seed: int) -> dict[str, Any]:
     """What the run's figures depend on beside the recipe."""
     return {
-        "tftq": version("tftq"),
+        "tftq": _version("tftq"),  # None: run from a checkout that is not installed
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
