@@ -11,7 +11,7 @@ import onnxruntime
 from tftq.export.measure import SEVERITY_ERROR
 
 INTEGER_PRODUCTS = ("QGemm", "QLinearMatMul", "MatMulInteger", "MatMulIntegerToFloat")
-FLOAT_PRODUCTS = ("Gemm", "FusedGemm", "MatMul", "FusedMatMul")
+FLOAT_PRODUCTS = ("Gemm", "FusedGemm", "MatMul", "FusedMatMul", "MatMulNBits")
 MIN_WEIGHT_SIZE = 16  # smaller constants are shapes, signs and scales
 
 
@@ -22,7 +22,8 @@ class Census:
     Attributes:
         operators: how often each operator occurs in the optimised graph.
         integer_products: products of integers, by operator.
-        float_weight_products: products of a float constant that remained; those of two activations, as in attention, do not count.
+        float_weight_products: products of a weight that remained in floating point, however it is stored; those of two activations, as in
+            attention, do not count.
         int8_weight_share: share of all weights that are stored as INT8.
         int8_share_outside_lstm: the same without the LSTM's.
     """
@@ -47,6 +48,9 @@ def take_census(path: Path, optimised: Path) -> Census:
     onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     fused = onnx.load(optimised).graph
     constants = {tensor.name: int(np.prod(tensor.dims)) for tensor in fused.initializer}
+    for node in fused.node:
+        if node.op_type == "DequantizeLinear":  # one that was not fused: its INT8 weight is multiplied in floating point
+            constants[node.output[0]] = constants.get(node.input[0], 0)
     operators = Counter(node.op_type for node in fused.node)
     remained = sum(
         node.op_type in FLOAT_PRODUCTS and any(constants.get(name, 0) >= MIN_WEIGHT_SIZE for name in node.input[:2]) for node in fused.node
