@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import torch
 
 from tftq.errors import RunFolderError
@@ -35,10 +36,10 @@ class RunFolder:
         Raises:
             RunFolderError: the folder is not empty, or, to resume, is not one of this recipe.
         """
-        started = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
+        started = datetime.now(UTC)
         if resume and recipe.out is None:
             raise RunFolderError("--resume needs to know which run: name its folder with out=...")
-        path = recipe.out or Path("runs") / recipe.name / started
+        path = recipe.out or Path("runs") / recipe.name / f"{started:%Y-%m-%dT%H-%M-%SZ}"
         folder = cls(path)
         written = path / "recipe.yaml"
         if resume:
@@ -47,18 +48,23 @@ class RunFolder:
             if written.read_text(encoding="utf-8") != resolved_yaml(recipe):
                 raise RunFolderError(f"{path}: was begun by another recipe; resume with {written}, or choose another folder")
             return folder
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if path.is_file():
+            raise RunFolderError(f"{path}: is a file; choose another out=... for the folder of the run")
+        if path.exists() and any(path.iterdir()):
             raise RunFolderError(f"{path}: is not empty; choose another out=..., remove it, or go on with --resume")
         path.mkdir(parents=True, exist_ok=True)
-        folder.write("recipe.yaml", resolved_yaml(recipe))
-        folder.write_json("env.json", environment(device, recipe.seed))
+        folder.write_json("env.json", {"started": f"{started:%Y-%m-%dT%H:%M:%SZ}", **environment(device, recipe.seed)})
+        folder.write("recipe.yaml", resolved_yaml(recipe))  # last: it makes the folder one that can be resumed
         return folder
 
     def write(self, name: str, text: str) -> Path:
         """Write a file whole or not at all."""
         part, path = self.path / f"{name}.part", self.path / name
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
+        try:
+            part.write_text(text, encoding="utf-8")
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
         return path
 
     def write_json(self, name: str, content: Any) -> Path:
@@ -77,6 +83,7 @@ def environment(device: torch.device, seed: int) -> dict[str, Any]:
         "packages": {name: found for name in PACKAGES if (found := _version(name)) is not None},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "cuda": torch.version.cuda,
+        "driver": _driver() if device.type == "cuda" else None,
         "git": _git(),
         "seed": seed,
     }
@@ -89,12 +96,25 @@ def _version(package: str) -> str | None:
         return None
 
 
+def _driver() -> str:
+    """The version of the GPU's driver, or why that is not known."""
+    try:
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError as error:
+        return f"not known: {error}"
+
+
 def _git() -> dict[str, Any]:
     """The commit of the code that runs and whether it was changed since; or why that is not known."""
     here = Path(__file__).parent
+
+    def git(*command: str) -> str:
+        return subprocess.run(["git", *command], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+
     try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
-        changes = subprocess.run(["git", "status", "--porcelain"], cwd=here, capture_output=True, text=True, check=True).stdout
+        git("ls-files", "--error-unmatch", Path(__file__).name)  # installed below some other project's checkout, that one says nothing
+        commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain")
     except (OSError, subprocess.CalledProcessError) as error:
         return {"commit": None, "reason": f"{type(error).__name__}: not run from a git checkout, or git is missing"}
-    return {"commit": commit, "dirty": bool(changes.strip())}
+    return {"commit": commit, "dirty": bool(changes)}

@@ -1,5 +1,57 @@
+"""report.html: one page without scripts or network that tells what a run was worth and what it cost."""
+
 from pathlib import Path
+
+from tftq.folder import RunFolder
+from tftq.report.facts import Facts
+from tftq.report.html import Html, join, tag
+from tftq.report.models import gate, models
+from tftq.report.sections import curves, data, environment, memory, recipe
+from tftq.report.style import STYLE
+from tftq.report.verdict import tiles, verdict
 
 
 def write_report(folder: Path) -> Path:
-    return folder
+    """Write `<folder>/report.html`, whole or not at all.
+
+    Args:
+        folder: of a run that came to its end; everything on the page is read from its files.
+
+    Returns:
+        The page's path.
+    """
+    return RunFolder(folder).write("report.html", page(Facts.read(folder)))
+
+
+def page(facts: Facts) -> str:
+    """The whole document, which is well-formed XML too."""
+    name = facts.summary["name"]
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", f"{name}: tftq report"),
+        tag("style", Html(STYLE)),
+    )
+    parts = [
+        tag("header", tag("h1", name), tag("p", _what(facts), class_="soft")),
+        verdict(facts),
+        tiles(facts),
+        models(facts),
+        curves(facts),
+        memory(facts),
+        data(facts),
+        gate(facts),
+        environment(facts),
+        recipe(facts),
+    ]
+    return f"<!DOCTYPE html>\n{tag('html', head, tag('body', join(parts, chr(10))), lang='en')}\n"
+
+
+def _what(facts: Facts) -> str:
+    """What was run, in a line."""
+    found, began = facts.summary, facts.environment["started"]
+    return (
+        f"Forecasts of the {found['target']}, {facts.recipe['data']['horizon']} steps from {facts.recipe['data']['lookback']}. "
+        f"{found['updates']:,} updates at {found['samples_per_s']:.0f} windows/s on {found['device']}, seed {found['seed']}, begun {began}."
+    )

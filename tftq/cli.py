@@ -1,0 +1,67 @@
+"""The command line: tftq VERB, the same as python -m tftq.cli VERB."""
+
+import argparse
+import json
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+# What a verb needs is imported when it is called, so that help does not wait for torch.
+
+
+def run(arguments: Sequence[str]) -> int:
+    """train, quantize, export and check what a recipe says"""
+    from tftq.run import main
+
+    return main(arguments)
+
+
+def validate(arguments: Sequence[str]) -> int:
+    """check a recipe and print it with every option resolved"""
+    from tftq.errors import RecipeError
+    from tftq.recipe.loading import load_recipe, recipe_hash, resolved_yaml
+    from tftq.recipe.text import parse_value
+
+    parser = argparse.ArgumentParser(prog="tftq validate", description=validate.__doc__)
+    parser.add_argument("recipe", type=Path, help="a YAML file, see recipes/")
+    parser.add_argument("override", nargs="*", metavar="key=value", help="an option of the recipe, as train.epochs=2")
+    parser.add_argument("--json", action="store_true", help='print {"recipe": {...}, "recipe_hash": "..."} and nothing else')
+    chosen = parser.parse_intermixed_args(arguments)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            recipe = load_recipe(chosen.recipe, chosen.override)
+        except RecipeError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+    for warning in caught:
+        print(f"warning: {warning.message}", file=sys.stderr)
+    resolved = resolved_yaml(recipe)
+    if chosen.json:
+        print(json.dumps({"recipe": parse_value(resolved), "recipe_hash": recipe_hash(recipe)}, indent=1))
+    else:
+        print(resolved, end="")
+    return 0
+
+
+VERBS = {"run": run, "validate": validate}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Call a verb; returns its exit status, 2 where the command line or the recipe is wrong."""
+    verbs = "\n".join(f"  {name:10}{verb.__doc__}" for name, verb in VERBS.items())
+    parser = argparse.ArgumentParser(
+        prog="tftq",
+        description="Train a Temporal Fusion Transformer on a small GPU, quantize it to INT8, ship it as ONNX.",
+        epilog=f"verbs:\n{verbs}\n\n'tftq VERB --help' tells more of one.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("verb", choices=VERBS, metavar="VERB", help="what to do")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="what the verb takes")
+    chosen = parser.parse_args(arguments)
+    return VERBS[chosen.verb](chosen.arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""The exported models side by side, and what each proved at the gate."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tftq.report.facts import Facts
+from tftq.report.html import Html, join, section, table, tag
+from tftq.report.verdict import MB, naive_risk
+
+Q_RISK = "q-risk = 2·Σ pinball / Σ|y| over all validation windows and steps, lower is better (naive P50: Σ|y − naive| / Σ|y|)."
+SELECTED = "The best epoch was chosen by these windows too, so expect a little less of new data."
+
+
+def models(facts: Facts) -> Html:
+    """One column for each model, measured in ONNX Runtime on the same windows."""
+    found, naive = facts.summary["models"], naive_risk(facts)
+    if not found:
+        return section("Exported models", tag("p", "None."), tag("p", Q_RISK, class_="soft"))
+    first = next(iter(found.values()))
+
+    def row(name: str, key: str, form: Callable[[Any], str], *, compare: bool = False) -> list[object]:
+        return [name, *(_compared(form(model[key]), model[key], first[key], compare and model is not first) for model in found.values())]
+
+    risks: list[list[object]] = [
+        [f"P{100 * float(level):g} q-risk", *(f"{model['q_risk'][level]:.4f}" for model in found.values())] for level in first["q_risk"]
+    ]
+    against = [f"{model['q_risk']['0.5'] / naive - 1:+.1%}" if naive else "–" for model in found.values()]
+    rows: list[list[object]] = [
+        row("file", "file_bytes", lambda size: f"{size / MB:.2f} MB", compare=True),
+        row("resident memory", "rss_bytes", lambda size: f"{size / MB:.1f} MB", compare=True),
+        row("latency, batch 1", "latency_ms", lambda time: f"{time:.2f} ms", compare=True),
+        row("load", "load_ms", lambda time: f"{time:.0f} ms"),
+        *risks,
+        ["naive P50 q-risk", *(f"{naive:.4f}" for _ in found)],
+        ["P50 against naive", *against],
+        row("quantile loss", "loss", lambda loss: f"{loss:.5f}", compare=True),
+        row("coverage", "coverage", lambda share: f"{share:.1%}"),
+        ["integer products", *(_integers(facts, kind) for kind in found)],
+        row("INT8 share of weights", "int8_weight_share", lambda share: f"{share:.1%}"),
+        row("largest difference from torch", "max_abs_diff", lambda size: f"{size:.2g}"),
+    ]
+    shares = f"Percentages below a figure are of {next(iter(found))}'s. The difference from torch is in the target's unit."
+    notes = f"{Q_RISK} {shares} {SELECTED}"
+    return section("Exported models", table(["", *found], rows), tag("p", notes, class_="soft"))
+
+
+def gate(facts: Facts) -> Html:
+    """Every property that was checked before a model got its name."""
+    parts = []
+    for kind, proof in facts.proofs.items():
+        rows = [[check["name"], _measured(check), _passed(check["passed"])] for check in proof["checks"]]
+        products = ", ".join(f"{count} {name}" for name, count in proof["census"]["integer_products"].items()) or "none"
+        note = f"Integer products: {products}. Products of float weights: {proof['census']['float_weight_products']}."
+        parts.append(tag("div", tag("h3", kind), table(["check", "measured", ""], rows), tag("p", note, class_="soft")))
+    return section("The gate", tag("div", *parts, class_="side") if parts else tag("p", "No exported model, so nothing was checked."))
+
+
+def _measured(check: dict[str, Any]) -> Html:
+    return join([f"{check['measured']:.3g}", tag("small", check["allowed"])])
+
+
+def _compared(text: str, value: float, first: float, compare: bool) -> object:
+    return join([text, tag("small", f"{value / first:.1%}")]) if compare else text
+
+
+def _integers(facts: Facts, kind: str) -> str:
+    """How many of the products with weights run in integers, as "20 of 20"."""
+    if kind not in facts.proofs:
+        return "–"
+    census = facts.proofs[kind]["census"]
+    count = sum(census["integer_products"].values())
+    return f"{count} of {count + census['float_weight_products']}"
+
+
+def _passed(passed: bool) -> Html:
+    return tag("span", "passed" if passed else "FAILED", class_="good" if passed else "bad")

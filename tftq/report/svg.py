@@ -1,0 +1,140 @@
+"""Charts as inline SVG: lines for what has a course, bars for what has a peak; colours come from the page's style."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+
+from tftq.report.html import Html, join, tag
+
+WIDTH, HEIGHT = 460, 250  # close to the width of a phone, so that the text stays readable there
+LEFT, RIGHT, TOP, BOTTOM = 54, 8, 14, 40
+MAX_LABELS = 10
+DOTTED = 40  # columns up to which each value is marked with a dot
+
+Values = Sequence[float | None]  # one for each column; None where there is none
+
+
+class _Frame:
+    """Where columns and values lie, and the axes around them."""
+
+    def __init__(self, columns: int, low: float, high: float) -> None:
+        self.columns = columns
+        self.ticks = ticks(low, high)
+        self._low, self._high = min(low, self.ticks[0]), max(high, self.ticks[-1])
+        self.step = (WIDTH - LEFT - RIGHT) / columns
+
+    def x(self, column: float) -> float:
+        """The left edge of a column."""
+        return round(LEFT + column * self.step, 2)
+
+    def y(self, value: float) -> float:
+        return round(HEIGHT - BOTTOM - (value - self._low) / (self._high - self._low) * (HEIGHT - BOTTOM - TOP), 1)
+
+    def axes(self, labels: Mapping[int, str], axis: str) -> list[Html]:
+        """Grid lines with their values, labels below columns, the name of the horizontal axis."""
+        parts = []
+        for tick in self.ticks:
+            y = self.y(tick)
+            parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="grid"))
+            parts.append(tag("text", f"{tick:.6g}", x=LEFT - 6, y=y + 4, text_anchor="end"))
+        shown = list(labels.items())[:: math.ceil(len(labels) / MAX_LABELS)]
+        parts += [
+            tag("text", label, x=self.x(column + 0.5), y=HEIGHT - BOTTOM + 16, text_anchor="middle") for column, label in shown
+        ]
+        parts.append(tag("text", axis, x=(WIDTH + LEFT - RIGHT) / 2, y=HEIGHT - 4, text_anchor="middle"))
+        return parts
+
+    def band(self, start: int, name: str) -> list[Html]:
+        """A shade behind the columns from `start` on, with a name at its top."""
+        x = self.x(start)
+        shade = tag("rect", x=x, y=TOP, width=WIDTH - RIGHT - x, height=HEIGHT - BOTTOM - TOP, class_="band")
+        return [shade, tag("text", name, x=x + 4, y=TOP + 12)]
+
+
+def line_chart(title: str, series: Mapping[str, Values], labels: Sequence[str], *, axis: str, shade: tuple[int, str] | None = None) -> Html:
+    """A line for each series; the gap of a missing value is bridged, the border of the shaded part is not.
+
+    Args:
+        title: says the unit too.
+        series: name -> its value at each column.
+        labels: of the columns.
+        axis: the name of the horizontal axis.
+        shade: the first column of the last part, and that part's name.
+    """
+    values = _known(chain(*series.values()))
+    frame = _Frame(len(labels), min(values), max(values))
+    parts = frame.band(*shade) if shade else []
+    parts += frame.axes(dict(enumerate(labels)), axis)
+    for number, (name, course) in enumerate(series.items()):
+        path: list[str] = []
+        ends = {0, shade[0] if shade else 0}
+        begin = True
+        for column, value in enumerate(course):
+            begin = begin or column in ends
+            if value is not None:
+                x, y = frame.x(column + 0.5), frame.y(value)
+                path.append(f"{'M' if begin else 'L'}{x} {y}")
+                begin = False
+                if len(labels) <= DOTTED:
+                    hint = tag("title", f"{name}, {labels[column]}: {value:.5g}")
+                    parts.append(tag("circle", hint, cx=x, cy=y, r=3, class_=f"dot c{number}"))
+        parts.append(tag("path", d=" ".join(path), class_=f"line c{number}"))
+    return _figure(title, list(series), parts)
+
+
+def bar_chart(
+    title: str,
+    groups: Mapping[str, Values],
+    labels: Mapping[int, str],
+    *,
+    axis: str,
+    line: tuple[float, str],
+    shade: tuple[int, str] | None = None,
+) -> Html:
+    """A bar for each column, coloured by group, from zero; a column without any value is marked as missing.
+
+    Args:
+        title: says the unit too.
+        groups: name -> its value at each column; a column has one in at most one group.
+        labels: column -> what stands below it.
+        axis: the name of the horizontal axis.
+        line: a value to compare with, drawn across, and its name.
+        shade: the first column of the last part, and that part's name.
+    """
+    columns = len(next(iter(groups.values())))
+    frame = _Frame(columns, 0.0, 1.15 * max(_known(chain([line[0]], *groups.values()))))
+    parts = frame.band(*shade) if shade else []
+    parts += frame.axes(labels, axis)
+    width = round(frame.step * (0.8 if frame.step > 2 else 1), 2)
+    for number, values in enumerate(groups.values()):
+        bars = [f"M{frame.x(i)} {frame.y(0)}V{frame.y(value)}h{width}V{frame.y(0)}z" for i, value in enumerate(values) if value is not None]
+        parts.append(tag("path", d="".join(bars), class_=f"bar c{number}"))
+    missing = [i for i, values in enumerate(zip(*groups.values(), strict=True)) if not _known(values)]
+    gaps = [f"M{frame.x(i)} {frame.y(0)}V{TOP}h{width}V{frame.y(0)}z" for i in missing]
+    if gaps:
+        parts.append(tag("path", d="".join(gaps), class_="gap"))
+    y = frame.y(line[0])
+    parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="mark"))
+    parts.append(tag("text", line[1], x=LEFT + 4, y=y - 5))
+    return _figure(title, list(groups), parts, missing=bool(missing))
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Round values, at most about `count` of them, from the one at or below `low` to the one at or above `high`."""
+    span = (high - low) or abs(high) or 1.0
+    rough = span / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+    return [step * number for number in range(math.floor(low / step), math.ceil(high / step) + 1)]
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _figure(title: str, names: Sequence[str], parts: Sequence[Html], *, missing: bool = False) -> Html:
+    keys = [tag("span", name, class_=f"key c{number}") for number, name in enumerate(names)]
+    if missing:
+        keys.append(tag("span", "not measured", class_="key gap"))
+    chart = tag("svg", *parts, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=title)
+    return tag("figure", tag("figcaption", tag("b", title), " ", join(keys, " ")), chart)
