@@ -20,7 +20,8 @@ def calibrate(model: nn.Module, batches: Iterable[Batch]) -> None:
         batches: training windows, on the model's device.
 
     Raises:
-        QuantizationError: there is no batch, or a range was never observed or is not finite; the first such tensor is named.
+        QuantizationError: there is no batch, or an input is not finite, or a range was never observed or is not finite; the first
+            such tensor is named.
     """
     modes = {module: module.training for module in model.modules()}
     model.eval()
@@ -33,6 +34,7 @@ def calibrate(model: nn.Module, batches: Iterable[Batch]) -> None:
             quantizer.averaging = False
     count = 0
     for batch in batches:
+        _refuse_not_finite(batch, count)
         model(*batch.inputs)
         count += 1
     for _, quantizer in quantizers(model):
@@ -44,3 +46,13 @@ def calibrate(model: nn.Module, batches: Iterable[Batch]) -> None:
     if count == 0:
         raise QuantizationError("calibration got no batch: give at least one training window (quant.calibration_windows)")
     check_ranges(model)
+
+
+def _refuse_not_finite(batch: Batch, number: int) -> None:
+    """Before the model sees it: a knot's index made of NaN would end in an error that says nothing of the input."""
+    for name in ("history", "future", "static"):
+        tensor = getattr(batch, name)
+        if tensor is not None and not bool(tensor.isfinite().all()):
+            raise QuantizationError(
+                f"calibration: {name} of batch {number} is not finite; only windows without NaN or Inf can be calibrated on"
+            )
