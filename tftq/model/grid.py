@@ -88,7 +88,7 @@ class _TableProduct(torch.autograd.Function):
         return F.embedding_bag(index, table, per_sample_weights=share, mode="sum")
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[None, Tensor, Tensor]:  # type: ignore[no-untyped-def, override]
+    def backward(ctx, gradient: Tensor) -> tuple[None, Tensor, Tensor]:  # type: ignore[no-untyped-def]
         index, share, table = ctx.saved_tensors
         table_gradient = torch.zeros_like(table)
         share_gradient = torch.empty_like(share)
