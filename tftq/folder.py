@@ -45,7 +45,7 @@ class RunFolder:
         if resume:
             if not written.exists():
                 raise RunFolderError(f"{path}: no recipe.yaml of a run to resume there; run without --resume, or name the run's folder")
-            if written.read_text(encoding="utf-8") != resolved_yaml(recipe):
+            if written.read_text(encoding="utf-8") != identity(recipe):
                 raise RunFolderError(f"{path}: was begun by another recipe; resume with {written}, or choose another folder")
             return folder
         if path.is_file():
@@ -54,7 +54,7 @@ class RunFolder:
             raise RunFolderError(f"{path}: is not empty; choose another out=..., remove it, or go on with --resume")
         path.mkdir(parents=True, exist_ok=True)
         folder.write_json("env.json", {"started": f"{started:%Y-%m-%dT%H:%M:%SZ}", **environment(device, recipe.seed)})
-        folder.write("recipe.yaml", resolved_yaml(recipe))  # last: it makes the folder one that can be resumed
+        folder.write("recipe.yaml", identity(recipe))  # last: it makes the folder one that can be resumed
         return folder
 
     def write(self, name: str, text: str) -> Path:
@@ -70,6 +70,11 @@ class RunFolder:
     def write_json(self, name: str, content: Any) -> Path:
         """As `write`, one JSON document; a number that is not finite has no place in it."""
         return self.write(name, json.dumps(content, indent=1, allow_nan=False))
+
+
+def identity(recipe: Recipe) -> str:
+    """The resolved recipe but for where it writes: what must be the same to resume a run, whose folder may have moved."""
+    return resolved_yaml(recipe.model_copy(update={"out": None}))
 
 
 def environment(device: torch.device, seed: int) -> dict[str, Any]:

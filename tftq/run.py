@@ -19,7 +19,7 @@ from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets
 from tftq.errors import RecipeError, TftqError
 from tftq.export.publish import Exported, export_model, publish
-from tftq.folder import RunFolder
+from tftq.folder import RunFolder, identity
 from tftq.memory.components import component_bytes
 from tftq.memory.plan import PlannedPeak
 from tftq.memory.watch import MemoryWatch
@@ -29,7 +29,7 @@ from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.calibration import calibrate
 from tftq.quant.prepare import prepared_copy
 from tftq.quant.schedule import QatSchedule
-from tftq.recipe.loading import load_recipe, recipe_hash, resolved_yaml
+from tftq.recipe.loading import load_recipe, recipe_hash
 from tftq.recipe.schema import Format, Recipe
 from tftq.report.page import write_report
 from tftq.report.text import exported_table, memory_line, planned_line, validation_line
@@ -155,7 +155,7 @@ def _trainer(job: Job, model: TemporalFusionTransformer, title: str, folder: Pat
         job.device,
         validate=recipe.validate,
         seed=recipe.seed,
-        recipe=resolved_yaml(recipe),
+        recipe=identity(recipe),
         title=title,
         on_update=(lambda update: phases.apply(model, update)) if phases else (lambda update: None),
         best_from=phases.fake_quant if phases else 0,
