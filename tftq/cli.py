@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog=f"verbs:\n{verbs}\n\n'tftq VERB --help' tells more of one.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("verb", choices=VERBS, metavar="VERB", help="what to do")
+    parser.add_argument("verb", choices=VERBS, help="what to do")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="what the verb takes")
     chosen = parser.parse_args(arguments)
     return VERBS[chosen.verb](chosen.arguments)

@@ -46,7 +46,7 @@ class RunFolder:
             if not written.exists():
                 raise RunFolderError(f"{path}: no recipe.yaml of a run to resume there; run without --resume, or name the run's folder")
             if written.read_text(encoding="utf-8") != identity(recipe):
-                raise RunFolderError(f"{path}: was begun by another recipe; resume with {written}, or choose another folder")
+                raise RunFolderError(f"{path}: was begun by another recipe; resume with {written} out={path}, or choose another folder")
             return folder
         if path.is_file():
             raise RunFolderError(f"{path}: is a file; choose another out=... for the folder of the run")

@@ -51,7 +51,7 @@ def gate(facts: Facts) -> Html:
         rows = [[check["name"], _measured(check), _passed(check["passed"])] for check in proof["checks"]]
         products = ", ".join(f"{count} {name}" for name, count in proof["census"]["integer_products"].items()) or "none"
         note = f"Integer products: {products}. Products of float weights: {proof['census']['float_weight_products']}."
-        parts.append(tag("div", tag("h3", kind), table(["check", "measured", ""], rows), tag("p", note, class_="soft")))
+        parts.append(tag("div", tag("h3", kind), table(["check", "measured, allowed", ""], rows), tag("p", note, class_="soft")))
     return section("The gate", tag("div", *parts, class_="side") if parts else tag("p", "No exported model, so nothing was checked."))
 
 

@@ -120,9 +120,11 @@ def bar_chart(
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round values, at most about `count` of them, from the one at or below `low` to the one at or above `high`."""
-    span = (high - low) or abs(high) or 1.0
-    rough = span / count
+    """Round values, about `count` of them, from the one at or below `low` to the one at or above `high`; around them if they are equal."""
+    if high - low <= 1e-6 * max(abs(low), abs(high)):
+        margin = abs(low) / 2 or 1.0
+        low, high = low - margin, high + margin
+    rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
     return [step * number for number in range(math.floor(low / step), math.ceil(high / step) + 1)]

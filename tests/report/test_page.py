@@ -1,0 +1,196 @@
+"""The report of a made-up run: every figure is on it, nothing breaks it, and it does not flatter."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.report.folder import MIB, epoch, lines, model, record, summary, write_folder
+from tftq.report.html import VOID
+from tftq.report.page import write_report
+
+
+class Reader(HTMLParser):
+    """Reads a page as a browser does: its text, and whether each tag is closed in its turn."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.text = ""
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.open.append(tag)
+        self.tags.add(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in VOID
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.text += data + "\n"
+
+
+def read(folder: Path) -> Reader:
+    page = write_report(folder).read_text(encoding="utf-8")
+    reader = Reader(page)
+    assert not reader.open, "left open"
+    ElementTree.fromstring(page)  # well-formed to the letter
+    return reader
+
+
+def cells(folder: Path) -> dict[str, list[str]]:
+    """The first cell of each row of the page's tables -> the others."""
+    root = ElementTree.fromstring(write_report(folder).read_text(encoding="utf-8"))
+    rows = [["|".join(cell.itertext()) for cell in row] for row in root.iter("tr")]
+    return {row[0]: row[1:] for row in rows}
+
+
+def test_the_page_tells_every_figure(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, summary())
+    text = read(folder).text
+    for figure in (
+        "The model beats the naive forecast",
+        "int8_qat: on the validation windows its P50 q-risk is 0.4000, against 0.8000 of the naive forecast, the value 24 rows earlier "
+        "(50.0% below). Its 80% interval holds 81% of the outcomes: about right.",
+        "Status ok: 2 exported models passed the gate; 4 of 4 memory records.",
+        "q-risk = 2·Σ pinball / Σ|y|",
+        "Peak 40.0 MiB by the byte counter, planned 50.0 MiB, budget 512 MiB. 4 of 4 records.",
+        "3 rows dropped: empty target",
+        "1,234 updates at 321 windows/s on cpu, seed 7, begun 2024-01-08T07:10:00Z",
+        "The weights of epoch 2 were kept.",
+        "/data/made_up.csv",
+        "budget_mb: 512",  # the recipe
+    ):
+        assert figure in text
+    found = cells(folder)
+    assert found["file"] == ["4.00 MB", "1.00 MB|25.0%"]
+    assert found["P10 q-risk"] == ["0.1100", "0.1100"] and found["P50 q-risk"] == ["0.3950", "0.4000"]
+    assert found["naive P50 q-risk"] == ["0.8000", "0.8000"] and found["P50 against naive"] == ["-50.6%", "-50.0%"]
+    assert found["integer products"] == ["0 of 20", "19 of 20"] and found["INT8 share of weights"] == ["87.5%", "87.5%"]
+    assert found["load"][0] == "40 ms" and found["coverage"][0] == "81.0%" and found["largest difference from torch"][0] == "3.5e-07"
+    assert found["distance from torch"] == ["1.5e-07|<= 0.0001", "passed"]
+    assert found["activations"] == ["30.0", "75%"]
+    assert found["VALIDATION_END"] == ["–", "20.0"] and found["TRAIN_BATCH"] == ["40.0", "–"]
+    assert found["q1"] == ["0.24", "0.29", "5e-05", "5e-05"] and found["1"] == ["0.5", "–", "0.002", "0.001"]
+    assert found["git"] == ["commit abc123, dirty yes"] and found["cuda"] == ["none"] and found["torch"] == ["2.13.0"]
+
+
+def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+    page = write_report(write_folder(tmp_path, summary())).read_text(encoding="utf-8")
+    assert not re.search(r"<script|<link|<img|src=|href=|url\(|@import|http", page)
+
+
+def test_names_cannot_break_the_page(tmp_path: Path) -> None:
+    found = summary()
+    found |= {"target": "<b>demand</b>", "notes": ["</li></ul><script>alert('&')</script>"]}
+    folder = write_folder(tmp_path, found)
+    lines(folder / "metrics.jsonl", [epoch(1, 0.5, 0.4, **{'<b>"a"</b>': 0.001})])
+    reader = read(folder)
+    assert "Forecasts of the <b>demand</b>" in reader.text and "</li></ul><script>alert('&')</script>" in reader.text
+    assert '<b>"a"</b>' in reader.text and "script" not in reader.tags
+
+
+@pytest.mark.parametrize(
+    ("risk", "title", "words"),
+    [
+        (0.88, "The model does not beat the naive forecast", "(10.0% above)"),
+        (0.808, "The model is level with the naive forecast", "(1.0% above)"),
+        (0.796, "The model is level with the naive forecast", "(0.5% below)"),
+        (0.6, "The model beats the naive forecast", "(25.0% below)"),
+    ],
+)
+def test_the_headline_is_honest(tmp_path: Path, risk: float, title: str, words: str) -> None:
+    text = read(write_folder(tmp_path, summary(risk=risk))).text
+    assert title in text and words in text
+
+
+@pytest.mark.parametrize(("coverage", "fit"), [(0.9, "90% of the outcomes: too wide"), (0.7, "70% of the outcomes: too narrow")])
+def test_an_interval_that_does_not_hold_what_it_should_is_called_so(tmp_path: Path, coverage: float, fit: str) -> None:
+    found = summary()
+    found["models"]["int8_qat"]["coverage"] = coverage
+    assert fit in read(write_folder(tmp_path, found)).text
+
+
+def test_a_naive_forecast_without_error_is_no_divisor(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, summary(naive=0.0))
+    assert "against 0.0000 of the naive forecast, the value 24 rows earlier." in read(folder).text
+    assert cells(folder)["P50 against naive"] == ["–", "–"]
+
+
+def test_one_quantile_makes_no_interval(tmp_path: Path) -> None:
+    found = summary()
+    for entry in (found["val"], *found["models"].values()):
+        entry["q_risk"] = {"0.5": 0.4}
+    assert "interval" not in read(write_folder(tmp_path, found)).text
+
+
+def test_without_qat_and_without_proofs(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, summary(), qat=False, exports=False)
+    text = read(folder).text
+    assert "QAT" not in text and "No exported model, so nothing was checked." in text
+    assert cells(folder)["integer products"] == ["–", "–"]
+
+
+def test_without_models_the_trained_one_counts(tmp_path: Path) -> None:
+    text = read(write_folder(tmp_path, summary() | {"models": {}}, exports=False)).text
+    assert "the trained model: on the validation windows its P50 q-risk is 0.3900" in text and "no model was exported" in text
+
+
+def test_what_memory_lacks_is_named(tmp_path: Path) -> None:
+    found = summary(risk=0.1)
+    found["memory"] |= {"peak_bytes": None, "checkpoints_recorded": 1, "missing": ["train epoch 1 TRAIN_BATCH_0: peak: <gone>"]}
+    folder = write_folder(tmp_path, found, qat=False)
+    lines(folder / "memory.jsonl", [record("train", 1, "EPOCH_START", MIB), record("train", 1, "TRAIN_BATCH_0", None, "peak: <gone>")])
+    page = write_report(folder).read_text(encoding="utf-8")
+    text = read(folder).text
+    assert "train epoch 1 TRAIN_BATCH_0: peak: <gone>" in text and "1 of 4 memory records, see Memory" in text
+    assert text.count("not measured") == 3 and 'class="gap"' in page and 'class="verdict bad"' in page
+    assert cells(folder)["TRAIN_BATCH"] == ["–"]
+
+
+def test_resident_memory_where_tensors_are_not_counted(tmp_path: Path) -> None:
+    found = summary()
+    found["memory"]["source"] = "rss"
+    folder = write_folder(tmp_path, found, qat=False)
+    lines(folder / "memory.jsonl", [record("train", 1, "EPOCH_START", None) | {"source": "rss"}])
+    assert "by the process as a whole" in read(folder).text and cells(folder)["EPOCH_START"] == ["900.0"]
+
+
+def test_skipped_updates_are_told(tmp_path: Path) -> None:
+    assert "5 FP16 updates overflowed and were skipped." in read(write_folder(tmp_path, summary() | {"skipped_updates": 5})).text
+
+
+def test_an_epoch_that_was_trained_twice_counts_once(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, summary(), qat=False)
+    lines(folder / "metrics.jsonl", [epoch(1, 0.9, 0.9, all=1.0), epoch(1, 0.5, 0.4, all=1.0)])
+    assert cells(folder)["1"] == ["0.5", "0.4", "1"] and "0.9" not in read(folder).text
+
+
+def test_bars_and_a_check_that_failed(tmp_path: Path) -> None:
+    found = summary() | {"models": {"fp32": model(0.9, 1)}}
+    folder = write_folder(tmp_path, found)
+    (folder / "recipe.yaml").write_text("data: {kind: bars, path: es.parquet, lookback: 60, horizon: 10}\nmemory: {budget_mb: 512}\n")
+    path = folder / "exports" / "fp32.export.json"
+    proof = json.loads(path.read_text())
+    proof["checks"][0]["passed"] = False
+    path.write_text(json.dumps(proof))
+    assert "of the naive forecast, no change (12.5% above)" in read(folder).text
+    assert cells(folder)["quantiles out of order"][-1] == "FAILED"
+
+
+def test_a_page_that_cannot_be_made_leaves_the_old_one(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, summary())
+    before = write_report(folder).read_text(encoding="utf-8")
+    (folder / "metrics.jsonl").write_text("{")
+    with pytest.raises(json.JSONDecodeError):
+        write_report(folder)
+    assert (folder / "report.html").read_text(encoding="utf-8") == before and not list(folder.glob("*.part"))

@@ -1,0 +1,84 @@
+"""The command line: verbs, exit statuses, and what goes to which stream."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import tftq.run
+from tftq.cli import VERBS, main
+from tftq.recipe.loading import load_recipe, recipe_hash, resolved_yaml
+
+RECIPE = "name: first\ndata: {kind: bars, path: bars.parquet}\n"
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+def test_validate_prints_the_resolved_recipe(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", str(recipe), "train.epochs=3"]) == 0
+    streams = capsys.readouterr()
+    assert streams.out == resolved_yaml(load_recipe(recipe, ["train.epochs=3"])) and streams.err == ""
+
+
+def test_validate_prints_one_json_document(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    overrides = ["train.optimizer.lr=1e-5", "model.knots=16"]  # the second has no effect: quant.method none, but for the form
+    assert main(["validate", "--json", str(recipe), *overrides, "model.form=paper"]) == 0
+    streams = capsys.readouterr()
+    found = json.loads(streams.out)
+    assert found["recipe"]["train"]["optimizer"]["lr"] == 1e-5 and found["recipe"]["data"]["path"] == str(recipe.parent / "bars.parquet")
+    with pytest.warns(UserWarning, match="no effect"):
+        assert found["recipe_hash"] == recipe_hash(load_recipe(recipe, [*overrides, "model.form=paper"]))
+    assert streams.err == "warning: model.knots has no effect: quant.method is none and model.form is not knots\n"
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_validate_lists_every_error(recipe: Path, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", *flags, str(recipe), "train.epochs=0", "model.hiden=8"]) == 2
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert "2 errors" in streams.err and "train.epochs" in streams.err and "did you mean model.hidden?" in streams.err
+
+
+def test_validate_tells_of_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", str(tmp_path / "none.yaml")]) == 2
+    assert "none.yaml: cannot be read" in capsys.readouterr().err
+
+
+def test_run_is_the_main_job_with_its_arguments_and_statuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def job(arguments: Sequence[str]) -> int:
+        calls.append(list(arguments))
+        return 1
+
+    monkeypatch.setattr(tftq.run, "main", job)
+    assert main(["run", "--resume", "recipe.yaml", "out=x"]) == 1
+    assert calls == [["--resume", "recipe.yaml", "out=x"]]
+
+
+@pytest.mark.parametrize("arguments", [["trian"], []])
+def test_another_verb_is_refused_by_naming_those_there_are(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    words = capsys.readouterr().err
+    assert all(name in words for name in VERBS)
+
+
+def test_help_tells_every_verb_without_waiting_for_torch() -> None:
+    code = "import sys, tftq.cli\ntry: tftq.cli.main(['--help'])\nexcept SystemExit: print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("False\n") and all(f"{name:10}{verb.__doc__}" in done.stdout for name, verb in VERBS.items())
+
+
+def test_the_module_runs() -> None:
+    done = subprocess.run([sys.executable, "-m", "tftq.cli", "validate"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "usage: tftq validate" in done.stderr
