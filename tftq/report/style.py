@@ -51,6 +51,7 @@ svg text { fill: var(--soft); font-size: 12px; }
 .line.c1 { stroke-dasharray: 7 3; } .line.c2 { stroke-dasharray: 2 3; } .line.c3 { stroke-dasharray: 9 3 2 3; }
 .dot, .bar { fill: var(--colour); }
 path.gap { fill: var(--bad); opacity: .35; }
+.halo { paint-order: stroke; stroke: var(--page); stroke-width: 4px; }
 .mark { stroke: var(--text); stroke-dasharray: 5 4; }
 pre { padding: .8rem; overflow-x: auto; background: var(--panel); font-size: .8rem; line-height: 1.4; }
 summary { margin-top: .5rem; color: var(--soft); cursor: pointer; font-size: .875rem; }

@@ -9,6 +9,7 @@ from tftq.report.html import Html, join, tag
 WIDTH, HEIGHT = 460, 250  # close to the width of a phone, so that the text stays readable there
 LEFT, RIGHT, TOP, BOTTOM = 54, 8, 14, 40
 MAX_LABELS = 10
+COLOURS = 4  # in the style: c0, c1 and so on
 DOTTED = 40  # columns up to which each value is marked with a dot
 
 Values = Sequence[float | None]  # one for each column; None where there is none
@@ -48,7 +49,7 @@ class _Frame:
         """A shade behind the columns from `start` on, with a name at its top."""
         x = self.x(start)
         shade = tag("rect", x=x, y=TOP, width=WIDTH - RIGHT - x, height=HEIGHT - BOTTOM - TOP, class_="band")
-        return [shade, tag("text", name, x=x + 4, y=TOP + 12)]
+        return [shade, tag("text", name, x=WIDTH - RIGHT - 4, y=TOP + 12, text_anchor="end")]
 
 
 def line_chart(title: str, series: Mapping[str, Values], labels: Sequence[str], *, axis: str, shade: tuple[int, str] | None = None) -> Html:
@@ -77,8 +78,8 @@ def line_chart(title: str, series: Mapping[str, Values], labels: Sequence[str], 
                 begin = False
                 if len(labels) <= DOTTED:
                     hint = tag("title", f"{name}, {labels[column]}: {value:.5g}")
-                    parts.append(tag("circle", hint, cx=x, cy=y, r=3, class_=f"dot c{number}"))
-        parts.append(tag("path", d=" ".join(path), class_=f"line c{number}"))
+                    parts.append(tag("circle", hint, cx=x, cy=y, r=3, class_=f"dot {_colour(number)}"))
+        parts.append(tag("path", d=" ".join(path), class_=f"line {_colour(number)}"))
     return _figure(title, list(series), parts)
 
 
@@ -108,14 +109,14 @@ def bar_chart(
     width = round(frame.step * (0.8 if frame.step > 2 else 1), 2)
     for number, values in enumerate(groups.values()):
         bars = [f"M{frame.x(i)} {frame.y(0)}V{frame.y(value)}h{width}V{frame.y(0)}z" for i, value in enumerate(values) if value is not None]
-        parts.append(tag("path", d="".join(bars), class_=f"bar c{number}"))
+        parts.append(tag("path", d="".join(bars), class_=f"bar {_colour(number)}"))
     missing = [i for i, values in enumerate(zip(*groups.values(), strict=True)) if not _known(values)]
-    gaps = [f"M{frame.x(i)} {frame.y(0)}V{TOP}h{width}V{frame.y(0)}z" for i in missing]
+    gaps = [f"M{frame.x(i)} {frame.y(0)}V{TOP}h{max(width, 2)}V{frame.y(0)}z" for i in missing]  # one among thousands is seen too
     if gaps:
         parts.append(tag("path", d="".join(gaps), class_="gap"))
     y = frame.y(line[0])
     parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="mark"))
-    parts.append(tag("text", line[1], x=LEFT + 4, y=y - 5))
+    parts.append(tag("text", line[1], x=LEFT + 4, y=y - 5, class_="halo"))
     return _figure(title, list(groups), parts, missing=bool(missing))
 
 
@@ -130,12 +131,17 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [step * number for number in range(math.floor(low / step), math.ceil(high / step) + 1)]
 
 
+def _colour(number: int) -> str:
+    """The class of a series: the colours begin again after the last."""
+    return f"c{number % COLOURS}"
+
+
 def _known(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
 def _figure(title: str, names: Sequence[str], parts: Sequence[Html], *, missing: bool = False) -> Html:
-    keys = [tag("span", name, class_=f"key c{number}") for number, name in enumerate(names)]
+    keys = [tag("span", name, class_=f"key {_colour(number)}") for number, name in enumerate(names)]
     if missing:
         keys.append(tag("span", "not measured", class_="key gap"))
     chart = tag("svg", *parts, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=title)
