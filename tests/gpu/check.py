@@ -37,6 +37,7 @@ from tftq.recipe.schema import Format
 
 CAP_BYTES = 4 * 2**30  # of the card that this library is for
 LIMIT_S = 290.0  # for everything
+TRAINING, RUNTIME = f"training under a cap of {CAP_BYTES >> 30} GiB", "ONNX Runtime on the GPU"
 
 Row = dict[str, Any]
 Case = Callable[[torch.device], list[Row]]
@@ -105,9 +106,9 @@ def failed(row: Row) -> bool:
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     """A table for each kind of case, a line for each row."""
-    kinds: dict[str, list[Row]] = {"training under the cap": [], "agreement": [], "ONNX Runtime on the GPU": []}
+    kinds: dict[str, list[Row]] = {TRAINING: [], "agreement": [], RUNTIME: []}
     for row in rows:
-        kind = {"agreement": "agreement", "onnx": "ONNX Runtime on the GPU"}.get(row["case"].split("_")[0], "training under the cap")
+        kind = {"agreement": "agreement", "onnx": RUNTIME}.get(row["case"].split("_")[0], TRAINING)
         kinds[kind].append(row)
     return [_table(title, part) for title, part in kinds.items() if part]
 
@@ -120,7 +121,8 @@ def _table(title: str, rows: Sequence[Row]) -> Table:
     names = [*(name for name in found if name not in last), *last]
     table = Table(title=title)
     for name in names:
-        table.add_column(_heading(name), overflow="fold", justify="left" if name in ("case", "check", *last) else "right")
+        words = name in ("case", "check", *last)
+        table.add_column(_heading(name), overflow="fold", justify="left" if words else "right", no_wrap=name == "case")
     for row in rows:
         table.add_row(*(_cell(name, row.get(name)) for name in names), style="red" if failed(row) else None)
     return table

@@ -63,6 +63,7 @@ def cuda_session(graph: bytes) -> tuple[onnxruntime.InferenceSession | None, str
     package = f"onnxruntime {onnxruntime.__version__}"
     if PROVIDER not in onnxruntime.get_available_providers():
         return None, f"{package} is built without its CUDA provider; install onnxruntime-gpu"
+    onnxruntime.preload_dlls()  # cuBLAS and cuDNN lie in packages of their own, where the loader does not look
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SEVERITY_ERROR
     session = onnxruntime.InferenceSession(graph, options, providers=[PROVIDER, "CPUExecutionProvider"])

@@ -93,8 +93,8 @@ def test_all_cases_are_run_and_written_down(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_tables_show_figures_misses_and_errors() -> None:
-    timed = {"target_ms": 5.0, "first_attempt_ms": 57.0}
-    rows = [
+    timed: dict[str, Any] = {"target_ms": 5.0, "first_attempt_ms": 57.0}
+    rows: list[dict[str, Any]] = [
         {"case": "train_fp32_batch1", "step_ms": 7.25, **timed, "train_peak_bytes": 700 * 2**20, "left_by_validation_bytes": 512},
         {"case": "train_fp32_batch32", "error": "OutOfMemoryError: CUDA out of memory"},
         {"case": "agreement", "check": "folded equals paper", "measured": 2e-7, "allowed": 1e-4, "passed": True},
