@@ -55,7 +55,8 @@ def test_validate_tells_of_a_missing_file(tmp_path: Path, capsys: pytest.Capture
 def test_run_is_the_main_job_with_its_arguments_and_statuses(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def job(arguments: Sequence[str]) -> int:
+    def job(arguments: Sequence[str], *, program: str) -> int:
+        assert program == "tftq run"
         calls.append(list(arguments))
         return 1
 

@@ -14,7 +14,7 @@ def run(arguments: Sequence[str]) -> int:
     """train, quantize, export and check what a recipe says"""
     from tftq.run import main
 
-    return main(arguments)
+    return main(arguments, program="tftq run")
 
 
 def validate(arguments: Sequence[str]) -> int:

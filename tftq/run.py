@@ -35,7 +35,7 @@ from tftq.report.page import write_report
 from tftq.report.text import exported_table, memory_line, planned_line, validation_line
 from tftq.train.build import architecture_of, build_model, plan_training
 from tftq.train.device import choose_device, seed_everything
-from tftq.train.loop import Trainer, Training
+from tftq.train.loop import Trainer
 from tftq.train.precision import Precision
 from tftq.train.qat import qat_schedule, qat_settings
 from tftq.train.validation import naive_q_risk
@@ -84,11 +84,11 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
 
     try:
         summary = _stages(job, phases, plans)
+        folder.write_json("summary.json", summary)
+        report = write_report(folder.path)
     except Exception as error:
         folder.write_json("summary.json", {"name": recipe.name, "status": f"failed: {type(error).__name__}: {error}", "seed": recipe.seed})
         raise
-    folder.write_json("summary.json", summary)
-    report = write_report(folder.path)
     console.print(f"report: {report}", highlight=False, soft_wrap=True)
     return summary
 
@@ -97,9 +97,13 @@ def _stages(job: Job, phases: QatSchedule | None, plans: dict[str, PlannedPeak])
     """Training, tables, calibration, QAT, and an export after each that makes one."""
     recipe = job.recipe
     exported: dict[Format, Exported] = {}
-    model, training, memory = _train(job)
-    table, _ = tabulate(model.cpu())
+    summary = _head(job)
+
+    model = build_model(recipe.model, job.data)
+    summary |= _train(job, model, plans)
+    table, curves = tabulate(model.cpu())
     del model  # QAT trains the tables; the curves they came from need not stay in memory
+    summary["tables"] = {"variables": len(curves), "knots": sum(c.knots for c in curves), "worst_curve_error": max(c.error for c in curves)}
     for kind in recipe.formats:
         if kind in ("fp32", "fp16"):
             exported[kind] = _export(job, table, kind)
@@ -110,37 +114,51 @@ def _stages(job: Job, phases: QatSchedule | None, plans: dict[str, PlannedPeak])
         if "int8_ptq" in recipe.formats:
             exported["int8_ptq"] = _export(job, prepared, "int8_ptq")
         if phases is not None:
-            _train_quantized(job, prepared, phases)
+            summary["qat"] = _train_quantized(job, prepared, phases, plans["qat"])
             exported["int8_qat"] = _export(job, prepared, "int8_qat")
 
     if recipe.export.publish:
         publish(exported, PUBLISHED / recipe.name)
+    summary["memory"] |= {**job.watch.timeline.summary(), "planned_peak_bytes": max(plan.peak_bytes for plan in plans.values())}
+    summary["models"] = {kind: made.summary() for kind, made in exported.items()}
     job.console.print(exported_table(exported, naive_q_risk(job.data.validation)))
-    return _summary(job, training, memory, exported, plans)
+    job.console.print(memory_line(job.watch.timeline, plans), highlight=False)
+    return summary
 
 
-def _train(job: Job) -> tuple[TemporalFusionTransformer, Training, dict[str, int]]:
-    """The float model at its best epoch, and the bytes of what training held between two updates."""
-    recipe = job.recipe
-    with job.watch.watching():
-        trainer = _trainer(job, build_model(recipe.model, job.data), "train", job.folder.path)
+def _head(job: Job) -> dict[str, Any]:
+    return {
+        "name": job.recipe.name,
+        "status": "ok",
+        "device": str(job.device),
+        "seed": job.recipe.seed,
+        "target": job.data.validation.target_unit,
+        "notes": job.data.notes,
+    }
+
+
+def _train(job: Job, model: TemporalFusionTransformer, plans: dict[str, PlannedPeak]) -> dict[str, Any]:
+    """Train in floating point, in place, and say what it came to and what it held."""
+    with job.watch.watching(model):
+        trainer = _trainer(job, model, "train", job.folder.path)
         training = trainer.fit(resume=_resumable(job, job.folder.path))
-        memory = component_bytes(trainer.model, trainer.optimizer)._asdict()
-        model = trainer.model
-    assert isinstance(model, TemporalFusionTransformer)
-    job.console.print(validation_line("trained", training, naive_q_risk(job.data.validation)), highlight=False)
-    return model, training, memory
+        held = component_bytes(trainer.model, trainer.optimizer)
+    baseline = naive_q_risk(job.data.validation)
+    job.console.print(validation_line("trained", training, baseline), highlight=False)
+    components = {**plans["train"].components, "parameters": held.parameters, "optimizer": held.optimizer}
+    summary = training.summary()
+    return {**summary, "val": {**summary["val"], "baseline_q_risk": {"0.5": baseline}}, "memory": {"components": components}}
 
 
-def _train_quantized(job: Job, prepared: TemporalFusionTransformer, phases: QatSchedule) -> None:
-    """Train the tables and everything else through fake quantization, in place."""
+def _train_quantized(job: Job, prepared: TemporalFusionTransformer, phases: QatSchedule, plan: PlannedPeak) -> dict[str, Any]:
+    """Train the tables and everything else through fake quantization, in place, and say what it came to."""
     prepared.train()
     folder = job.folder.path / "qat"
     job.watch.timeline.stage = "qat"
     with job.watch.watching(prepared):
-        trainer = _trainer(job, prepared, "qat", folder, phases)
-        training = trainer.fit(resume=_resumable(job, folder))
+        training = _trainer(job, prepared, "qat", folder, phases).fit(resume=_resumable(job, folder))
     job.console.print(validation_line("trained quantized", training, naive_q_risk(job.data.validation)), highlight=False)
+    return {**training.summary(), "planned_peak_bytes": plan.peak_bytes}
 
 
 def _trainer(job: Job, model: TemporalFusionTransformer, title: str, folder: Path, phases: QatSchedule | None = None) -> Trainer:
@@ -183,8 +201,9 @@ def _export(job: Job, model: TemporalFusionTransformer, kind: Format) -> Exporte
         kind,
         job.folder.path / "exports",
         job.data.validation,
-        recipe.train.batch_size,
-        {"recipe": recipe.name, "recipe_hash": recipe_hash(recipe)},
+        job.data.test,
+        batch_size=recipe.train.batch_size,
+        metadata={"recipe": recipe.name, "recipe_hash": recipe_hash(recipe)},
     )
     job.console.print(f"{kind}: passed the gate, {exported.path.stat().st_size / 1e6:.2f} MB", highlight=False)
     return exported
@@ -207,55 +226,23 @@ def _announce(job: Job, plans: dict[str, PlannedPeak]) -> None:
             )
 
 
-def _summary(
-    job: Job, training: Training, memory: dict[str, int], exported: dict[Format, Exported], plans: dict[str, PlannedPeak]
-) -> dict[str, Any]:
-    found, timeline = training.validation, job.watch.timeline
-    job.console.print(memory_line(timeline, plans), highlight=False)
-    return {
-        "name": job.recipe.name,
-        "status": "ok",
-        "device": str(job.device),
-        "seed": job.recipe.seed,
-        "updates": training.updates,
-        "skipped_updates": training.skipped,
-        "best_epoch": training.best_epoch,
-        "samples_per_s": training.samples_per_s,
-        "target": job.data.validation.target_unit,
-        "val": {
-            "windows": found.windows,
-            "loss": found.loss,
-            "q_risk": {str(quantile): risk for quantile, risk in found.q_risk.items()},
-            "baseline_q_risk": {"0.5": naive_q_risk(job.data.validation)},
-            "coverage": found.coverage,
-            "crossing_rate": found.crossing_rate,
-        },
-        "memory": {
-            **timeline.summary(),
-            "planned_peak_bytes": max(plan.peak_bytes for plan in plans.values()),
-            "components": {**plans["train"].components, "parameters": memory["parameters"], "optimizer": memory["optimizer"]},
-        },
-        "models": {kind: model.summary() for kind, model in exported.items()},
-        "notes": job.data.notes,
-    }
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tftq.run") -> int:
     """The command line; returns the exit status: 0, 1 where the run failed, 2 where the recipe is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m tftq.run", description=__doc__.split("\n")[0], epilog="Example: recipes/qat_int8.yaml")
+    parser = argparse.ArgumentParser(prog=program, description=__doc__.split("\n")[0], epilog="Example: recipes/qat_int8.yaml")
     parser.add_argument("recipe", type=Path, help="a YAML file, see recipes/")
     parser.add_argument("override", nargs="*", metavar="key=value", help="an option of the recipe, as train.epochs=2 or out=/tmp/run")
     parser.add_argument("--resume", action="store_true", help="go on in the folder out=... where an interrupted run stopped")
     chosen = parser.parse_intermixed_args(arguments)
-    warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
-    try:
-        run(load_recipe(chosen.recipe, chosen.override), resume=chosen.resume)
-    except RecipeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except (TftqError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
+        try:
+            run(load_recipe(chosen.recipe, chosen.override), resume=chosen.resume)
+        except RecipeError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        except (TftqError, OSError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
     return 0
 
 

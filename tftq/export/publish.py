@@ -14,7 +14,7 @@ from tftq.export.gate import Proof, prove
 from tftq.export.graph import build_graph
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.recipe.schema import Format
-from tftq.train.metrics import Validation
+from tftq.train.metrics import Validation, validation_summary
 from tftq.train.validation import metrics_for
 
 MEASURED_THREADS = 2
@@ -28,11 +28,13 @@ class Exported:
         path: the file.
         proof: what the gate found.
         quality: of its forecasts of the validation windows.
+        test: of its forecasts of the test windows, where the recipe keeps some.
     """
 
     path: Path
     proof: Proof
     quality: Validation
+    test: Validation | None
 
     def summary(self) -> dict[str, object]:
         """The model's entry in summary.json."""
@@ -40,9 +42,8 @@ class Exported:
         return {
             "path": str(self.path),
             "file_bytes": self.path.stat().st_size,
-            "loss": self.quality.loss,
-            "q_risk": {str(quantile): risk for quantile, risk in self.quality.q_risk.items()},
-            "coverage": self.quality.coverage,
+            **validation_summary(self.quality),
+            **({} if self.test is None else {"test": validation_summary(self.test)}),
             "max_abs_diff": self.proof.max_abs_diff,
             "rss_bytes": int(cost["rss_bytes"]),
             "latency_ms": cost["latency_ms"],
@@ -52,7 +53,14 @@ class Exported:
 
 
 def export_model(
-    model: TemporalFusionTransformer, kind: Format, folder: Path, validation: Windows, batch_size: int, metadata: Mapping[str, object]
+    model: TemporalFusionTransformer,
+    kind: Format,
+    folder: Path,
+    validation: Windows,
+    test: Windows | None,
+    *,
+    batch_size: int,
+    metadata: Mapping[str, object],
 ) -> Exported:
     """Write `<folder>/<kind>.onnx` and what was proven of it, or nothing.
 
@@ -61,6 +69,7 @@ def export_model(
         kind: the format.
         folder: where to; made where missing.
         validation: the windows to prove and to measure it with.
+        test: further windows to measure it with, where there are any.
         batch_size: windows a run.
         metadata: what to note in the file.
 
@@ -73,11 +82,12 @@ def export_model(
         part.write_bytes(build_graph(model, {**metadata, "format": kind, "target": validation.target_unit}, half=kind == "fp16"))
         proof = prove(part, model, _some(validation), kind, threads=MEASURED_THREADS)
         quality = evaluate(part, validation, metrics_for(model), batch_size=batch_size)
+        tested = None if test is None else evaluate(part, test, metrics_for(model), batch_size=batch_size)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
     (folder / f"{kind}.export.json").write_text(json.dumps(proof.as_dict(), indent=1), encoding="utf-8")
-    return Exported(path, proof, quality)
+    return Exported(path, proof, quality, tested)
 
 
 def publish(exported: Mapping[Format, Exported], folder: Path) -> None:

@@ -27,9 +27,7 @@ def curves(facts: Facts) -> Html:
     }
     names = {name: None for _, epoch in epochs for name in epoch["lr"]}
     rates = _merged({name: course(lambda epoch, name=name: epoch["lr"].get(name)) for name in names})  # type: ignore[misc]
-    rows = [
-        [label, *(_number(values[column]) for values in (*losses.values(), *rates.values()))] for column, label in enumerate(labels)
-    ]
+    rows = [[label, *(_number(values[column]) for values in (*losses.values(), *rates.values()))] for column, label in enumerate(labels)]
     best = f"The weights of epoch {facts.summary['best_epoch']} were kept."
     quantized = " q1, q2, …: epochs of quantization-aware training (QAT), after it." if shade else ""
     skipped = facts.summary["skipped_updates"]
@@ -122,9 +120,7 @@ def _phases(facts: Facts) -> Html:
         peak = _peak(record)
         if peak is not None:
             peaks[record["stage"]] = max(peak, peaks.get(record["stage"], 0))
-    rows = [
-        [phase, *(f"{peaks[stage] / MIB:,.1f}" if stage in peaks else "–" for stage in stages)] for phase, peaks in highest.items()
-    ]
+    rows = [[phase, *(f"{peaks[stage] / MIB:,.1f}" if stage in peaks else "–" for stage in stages)] for phase, peaks in highest.items()]
     return table(["", *(f"{stage}, MiB" for stage in stages)], rows)
 
 

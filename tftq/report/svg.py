@@ -39,9 +39,7 @@ class _Frame:
             parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="grid"))
             parts.append(tag("text", f"{tick:.6g}", x=LEFT - 6, y=y + 4, text_anchor="end"))
         shown = list(labels.items())[:: math.ceil(len(labels) / MAX_LABELS)]
-        parts += [
-            tag("text", label, x=self.x(column + 0.5), y=HEIGHT - BOTTOM + 16, text_anchor="middle") for column, label in shown
-        ]
+        parts += [tag("text", label, x=self.x(column + 0.5), y=HEIGHT - BOTTOM + 16, text_anchor="middle") for column, label in shown]
         parts.append(tag("text", axis, x=(WIDTH + LEFT - RIGHT) / 2, y=HEIGHT - 4, text_anchor="middle"))
         return parts
 

@@ -10,6 +10,7 @@ from tftq.data.windows import Datasets
 from tftq.memory.plan import PlannedPeak, planned_peak
 from tftq.model.tabulate import put_tables
 from tftq.model.tft import Architecture, TemporalFusionTransformer
+from tftq.quant.fake_quantize import quantizers
 from tftq.quant.prepare import prepare
 from tftq.recipe.schema import ModelRecipe, Recipe, TrainRecipe
 from tftq.train.loss import quantile_loss
@@ -45,7 +46,10 @@ def plan_training(recipe: Recipe, inputs: Inputs, scaling: Scaling, target_scali
         knots = ModelRecipe(**{**recipe.model.model_dump(), "form": "knots"})
         built = TemporalFusionTransformer(inputs, scaling, target_scaling, architecture_of(knots))
         put_tables(built)
-        return prepare(built, lstm=recipe.quant.lstm).train()
+        prepared = prepare(built, lstm=recipe.quant.lstm).train()
+        for _, quantizer in quantizers(prepared):  # both at once is what needs most
+            quantizer.observing = quantizer.enabled = True
+        return prepared
 
     plans = {"train": planned_peak(lambda: _update(model(), recipe.train))}
     if recipe.quant.method == "qat":

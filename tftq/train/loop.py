@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from difflib import unified_diff
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from tftq.train.checkpoint import load_checkpoint, load_model, random_state, res
 from tftq.train.finite import NonFiniteError, explain, not_finite_gradients
 from tftq.train.interfaces import Timeline, Windows
 from tftq.train.loss import quantile_loss
-from tftq.train.metrics import Validation
+from tftq.train.metrics import Validation, validation_summary
 from tftq.train.offload import offloaded
 from tftq.train.optimizer import build_optimizer
 from tftq.train.precision import Precision
@@ -48,6 +48,16 @@ class Training:
     samples_per_s: float
     best_epoch: int
     validation: Validation
+
+    def summary(self) -> dict[str, Any]:
+        """What summary.json says of it."""
+        return {
+            "updates": self.updates,
+            "skipped_updates": self.skipped,
+            "best_epoch": self.best_epoch,
+            "samples_per_s": self.samples_per_s,
+            "val": validation_summary(self.validation),
+        }
 
 
 @dataclass
@@ -150,6 +160,8 @@ class Trainer:
         assert self.model.training, "the model is in eval mode: call model.train() before training"
         if resume:
             self._resume()
+        else:
+            self.metrics.unlink(missing_ok=True)  # of a training that was interrupted before its first checkpoint
         with TrainingBar(self.title, self.settings.epochs, self.sampler.groups_per_epoch, self.precision.device) as bar:
             while self.state.epoch <= self.settings.epochs and not self.state.stopped:
                 self._epoch(bar)

@@ -84,3 +84,14 @@ class ForecastMetrics:
             coverage=self._covered / cells,
             crossing_rate=self._crossed / cells,
         )
+
+
+def validation_summary(found: Validation) -> dict[str, object]:
+    """How good forecasts of windows are, as it stands in summary.json: quantiles as text."""
+    return {
+        "windows": found.windows,
+        "loss": found.loss,
+        "q_risk": {str(quantile): risk for quantile, risk in found.q_risk.items()},
+        "coverage": found.coverage,
+        "crossing_rate": found.crossing_rate,
+    }
