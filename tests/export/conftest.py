@@ -1,0 +1,76 @@
+"""Exports that take seconds each, made once for all tests and only where one asks for them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from tests.model.small import column_scaling, small_model
+from tests.quant.small import calibrated
+from tftq.data.columns import Column, Inputs
+from tftq.data.scaling import Scaling, TargetScaling
+from tftq.export.graph import build_graph
+from tftq.model.tabulate import tabulate
+from tftq.model.tft import Architecture, TemporalFusionTransformer
+from tftq.recipe.schema import Format
+
+METADATA = {"recipe": "small", "recipe_hash": "abc"}
+
+
+@dataclass(frozen=True)
+class Made:
+    """An untrained model and the file that was made of it."""
+
+    path: Path
+    model: TemporalFusionTransformer
+    kind: Format
+
+    @property
+    def graph(self) -> onnx.GraphProto:
+        return onnx.load(self.path).graph
+
+
+Make = Callable[[str], Made]
+
+
+def table_225() -> TemporalFusionTransformer:
+    """A model of the size that a small card trains: 225 history columns, 11 of them known ahead."""
+    columns = (*(Column(f"o{i}", "observed") for i in range(214)), *(Column(f"k{i}", "known") for i in range(11)))
+    inputs = Inputs(columns, lookback=60, horizon=10)
+    target = TargetScaling(center=np.zeros(10, np.float32), scale=np.ones(10, np.float32))
+    torch.manual_seed(0)
+    architecture = Architecture(64, 4, 1, 0.1, (0.1, 0.5, 0.9), "knots", 32)
+    return tabulate(TemporalFusionTransformer(inputs, Scaling(column_scaling(inputs.history), None), target, architecture))[0]
+
+
+@pytest.fixture(scope="session")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """The exports by name: with static columns and without, of both storages of the LSTM, from every form."""
+    folder = tmp_path_factory.mktemp("exports")
+    small = cache(lambda: tabulate(small_model())[0])
+    large = cache(table_225)
+    models: dict[str, tuple[Format, Callable[[], TemporalFusionTransformer]]] = {
+        "small fp32": ("fp32", small),
+        "small fp16": ("fp16", small),
+        "small int8": ("int8_ptq", lambda: calibrated(small(), "int8")),
+        "folded int8": ("int8_ptq", lambda: calibrated(tabulate(small_model("folded", static=False, lstm_layers=1))[0], "int8")),
+        "paper int8": ("int8_qat", lambda: calibrated(tabulate(small_model("paper", static=False, lstm_layers=1))[0], "fp32")),
+        "large fp32": ("fp32", large),
+        "large int8": ("int8_ptq", lambda: calibrated(large(), "int8", windows=8)),
+        "large int8, lstm fp32": ("int8_ptq", lambda: calibrated(large(), "fp32", windows=8)),
+    }
+
+    @cache
+    def made(name: str) -> Made:
+        kind, model_of = models[name]
+        model = model_of().eval()
+        path = folder / f"{name}.onnx"
+        path.write_bytes(build_graph(model, METADATA, half=kind == "fp16"))
+        return Made(path, model, kind)
+
+    return made

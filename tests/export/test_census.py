@@ -1,0 +1,119 @@
+"""Which products run in integers, counted on graphs of one product each and on the real exports."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from tests.export.conftest import Make
+from tftq.export.census import Census, take_census
+
+node = helper.make_node
+QUANTIZED_INPUT = [
+    node("QuantizeLinear", ["x", "input_scale", "input_zero"], ["integers"]),
+    node("DequantizeLinear", ["integers", "input_scale", "input_zero"], ["input"]),
+]
+INT8_WEIGHT = [node("DequantizeLinear", ["int8", "scale", "zero"], ["weight"], axis=1)]
+INT32_BIAS = [node("DequantizeLinear", ["int32", "bias_scale"], ["bias"], axis=0)]
+
+
+def count(folder: Path, nodes: Sequence[NodeProto]) -> Census:
+    """The census of a graph from x [batch, 32] to y [batch, 8]."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "int8": rng.integers(-127, 127, (32, 8), dtype=np.int8),
+        "scale": np.full(8, 0.01, np.float32),
+        "zero": np.zeros(8, np.int8),
+        "float": rng.normal(size=(32, 8)).astype(np.float32),
+        "small": np.ones((8, 1), np.float32),
+        "float_bias": np.ones(8, np.float32),
+        "int32": np.ones(8, np.int32),
+        "bias_scale": np.full(8, np.float32(0.02) * np.float32(0.01)),
+        "input_scale": np.array(0.02, np.float32),
+        "input_zero": np.array(100, np.uint8),
+    }
+    used = {name for made in nodes for name in made.input}
+    graph = helper.make_graph(
+        nodes,
+        "product",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 32])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in constants.items() if name in used],
+    )
+    path = folder / "product.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    return take_census(path, folder / "optimised.onnx")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "fused"),
+    [
+        ([*QUANTIZED_INPUT, *INT8_WEIGHT, node("MatMul", ["input", "weight"], ["y"])], "MatMulIntegerToFloat"),
+        ([*QUANTIZED_INPUT, *INT8_WEIGHT, *INT32_BIAS, node("Gemm", ["input", "weight", "bias"], ["y"])], "QGemm"),
+    ],
+)
+def test_what_fuses_is_an_integer_product(tmp_path: Path, nodes: list[NodeProto], fused: str) -> None:
+    census = count(tmp_path, nodes)
+    assert (census.integer_products, census.float_weight_products) == ({fused: 1}, 0)
+    assert (census.int8_weight_share, census.int8_share_outside_lstm) == (1.0, 1.0)
+    assert census.operators[fused] == 1
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [*QUANTIZED_INPUT, *INT8_WEIGHT, node("Gemm", ["input", "weight", "float_bias"], ["y"])],
+        [*QUANTIZED_INPUT, *INT8_WEIGHT, node("MatMul", ["input", "weight"], ["z"]), node("Add", ["z", "float_bias"], ["y"])],
+        [*INT8_WEIGHT, node("MatMul", ["x", "weight"], ["y"])],
+    ],
+    ids=["Gemm with a float bias", "MatMul and a float bias", "weight only"],
+)
+def test_an_int8_weight_that_is_multiplied_in_float_is_found_out(tmp_path: Path, nodes: list[NodeProto]) -> None:
+    """Stored in INT8, and dequantized to be multiplied: the file is small, and the product is not an integer one."""
+    census = count(tmp_path, nodes)
+    assert (census.integer_products, census.float_weight_products, census.int8_weight_share) == ({}, 1, 1.0)
+
+
+def test_a_float_weight_is_a_float_product(tmp_path: Path) -> None:
+    census = count(tmp_path, [node("MatMul", ["x", "float"], ["y"])])
+    assert (census.integer_products, census.float_weight_products) == ({}, 1)
+    assert (census.int8_weight_share, census.int8_share_outside_lstm) == (0.0, 0.0)
+
+
+def test_shares_count_weights_and_products_of_activations_do_not_count(tmp_path: Path) -> None:
+    nodes = [
+        *QUANTIZED_INPUT,
+        *INT8_WEIGHT,
+        node("MatMul", ["input", "weight"], ["z"]),
+        node("Transpose", ["z"], ["turned"]),
+        node("MatMul", ["z", "turned"], ["pairs"]),  # [batch, batch], as in attention
+        node("MatMul", ["pairs", "z"], ["mixed"]),
+        node("MatMul", ["mixed", "small"], ["y"]),  # eight floats beside 256 integers
+    ]
+    census = count(tmp_path, nodes)
+    assert (census.integer_products, census.float_weight_products) == ({"MatMulIntegerToFloat": 1}, 0)
+    assert census.int8_weight_share == census.int8_share_outside_lstm == pytest.approx(256 / 264)
+
+
+@pytest.mark.parametrize("name", ["small int8", "folded int8", "paper int8", "large int8", "large int8, lstm fp32"])
+def test_no_float_weight_is_multiplied_in_an_int8_export(make: Make, name: str, tmp_path: Path) -> None:
+    made = make(name)
+    census = take_census(made.path, tmp_path / "optimised.onnx")
+    products = sum(node.op_type in ("Gemm", "MatMul") for node in made.graph.node)
+    of_activations = 3  # query · key, weights · value, steps · signs
+    assert census.float_weight_products == 0
+    assert sum(census.integer_products.values()) == products - of_activations
+    assert census.int8_share_outside_lstm >= 0.98
+    in_lstm = [tensor for tensor in made.graph.initializer if tensor.name.startswith(("encoder.ih_0", "encoder.hh_0"))]
+    assert len(in_lstm) == 2
+    stored_in_float = {tensor.data_type for tensor in in_lstm} == {TensorProto.FLOAT}
+    assert (census.int8_weight_share < 0.98) == stored_in_float == (name in ("paper int8", "large int8, lstm fp32"))
+
+
+def test_an_fp32_export_is_all_float(make: Make, tmp_path: Path) -> None:
+    census = take_census(make("small fp32").path, tmp_path / "optimised.onnx")
+    assert census.float_weight_products >= 25 and census.integer_products == {}
+    assert (census.int8_weight_share, census.int8_share_outside_lstm) == (0.0, 0.0)

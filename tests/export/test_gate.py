@@ -1,0 +1,213 @@
+"""Every property of the gate, made to fail once; and the real exports, which pass."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from tests.export.conftest import Make
+from tests.export.stub import OFFSETS, Stub, stub_batch, write_stub
+from tests.model.small import small_model
+from tests.quant.small import small_batch
+from tftq.data.columns import Batch
+from tftq.errors import GateError
+from tftq.export import gate
+from tftq.export.gate import Check, Proof, cost, prove, table
+from tftq.model.tabulate import tabulate
+from tftq.recipe.schema import Format
+
+WRITTEN = "distance from torch, as written"
+OPTIMISED = "distance from torch, as optimised"
+BATCHES = "distance of batches of 1, 2 and 7 from all at once"
+MEDIAN, FARTHEST = ", median window", ", farthest window"  # of the same distances, in INT8
+FINITE = "values that are not finite"
+ORDERED = "quantiles out of order"
+FLOAT_LEFT = "products of float weights left"
+SHARE = "INT8 share of the weights outside the LSTM"
+
+
+def failures(error: pytest.ExceptionInfo[GateError]) -> set[str]:
+    """The names of the lines that say FAILED."""
+    found = re.findall(r"^  FAILED  (.*?)  +\S+  \(allowed ", str(error.value), re.MULTILINE)
+    assert "did not pass the gate and was not published" in str(error.value) and found
+    return set(found)
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without measuring the cost, which starts a process."""
+    monkeypatch.setattr(gate, "cost", lambda path, threads: {"rss_bytes": 1.0})
+
+
+@pytest.mark.parametrize("integer", [False, True])
+def test_what_is_right_passes_with_a_proof(tmp_path: Path, integer: bool) -> None:
+    path = write_stub(tmp_path / "right.onnx", integer=integer)
+    proof = prove(path, Stub(), stub_batch(), "int8_ptq" if integer else "fp32", threads=1)
+    distances = [name + part for name in (WRITTEN, OPTIMISED, BATCHES) for part in ((MEDIAN, FARTHEST) if integer else ("",))]
+    assert [check.name for check in proof.checks] == distances + [FINITE, ORDERED] + integer * [FLOAT_LEFT, SHARE]
+    assert all(check.passed for check in proof.checks) and proof.max_abs_diff < 1e-5
+    assert set(proof.cost) == {"load_ms", "latency_ms", "rss_bytes", "process_bytes"} and min(proof.cost.values()) > 0
+    assert list(tmp_path.iterdir()) == [path]
+    assert proof.as_dict()["census"]["float_weight_products"] == (0 if integer else 1)  # type: ignore[index]
+
+
+@pytest.mark.usefixtures("free")
+def test_the_largest_difference_is_in_the_targets_unit(tmp_path: Path) -> None:
+    offsets = (*OFFSETS[:-1], OFFSETS[-1] + 1e-3)
+    proof = prove(write_stub(tmp_path / "off.onnx", offsets), Stub(), stub_batch(), "fp32", threads=1)
+    assert proof.max_abs_diff == pytest.approx(1e-3, abs=1e-5)
+
+
+@pytest.mark.usefixtures("free")
+def test_a_file_of_another_model_fails(tmp_path: Path) -> None:
+    path = write_stub(tmp_path / "other.onnx", (*OFFSETS[:-1], OFFSETS[-1] + 1))
+    with pytest.raises(GateError, match=r"^other\.onnx \(fp32\)") as error:
+        prove(path, Stub(), stub_batch(), "fp32", threads=1)
+    assert failures(error) == {WRITTEN, OPTIMISED}
+
+
+@pytest.mark.usefixtures("free")
+@pytest.mark.parametrize(
+    ("kind", "steps", "moved", "failed"),
+    [
+        ("int8_ptq", 0.9, 1, set()),
+        ("int8_ptq", 1.1, 1, {OPTIMISED + FARTHEST}),
+        ("int8_qat", 0.9, 11, {OPTIMISED + MEDIAN}),
+        ("fp32", 0.5, 1, {OPTIMISED}),
+        ("fp16", 4.0, 1, set()),
+        ("fp16", 6.0, 1, {OPTIMISED}),
+    ],
+)
+def test_only_integers_may_be_a_step_off_and_most_windows_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Format, steps: float, moved: int, failed: set[str]
+) -> None:
+    """As if the runtime's fusion had rounded some of 20 windows otherwise, the last ones."""
+    path = write_stub(tmp_path / "model.onnx", integer=kind.startswith("int8"))
+    batch = stub_batch()
+    spread = np.ptp(Stub()(*batch.inputs).numpy())
+    honest = gate.run
+
+    def fused(path: Path, batch: Batch, *, optimise: bool = True) -> np.ndarray:
+        forecast = honest(path, batch, optimise=optimise)
+        if optimise and len(forecast) == 20:
+            forecast[20 - moved :] += steps * spread / 255
+        return forecast
+
+    monkeypatch.setattr(gate, "run", fused)
+    if not failed:
+        assert all(check.passed for check in prove(path, Stub(), batch, kind, threads=1).checks)
+        return
+    with pytest.raises(GateError) as error:
+        prove(path, Stub(), batch, kind, threads=1)
+    assert failures(error) == failed
+
+
+@pytest.mark.usefixtures("free")
+def test_a_forecast_that_depends_on_batch_mates_fails(tmp_path: Path) -> None:
+    path = write_stub(tmp_path / "mates.onnx", batch_share=0.1)
+    with pytest.raises(GateError) as error:
+        prove(path, Stub(batch_share=0.1), stub_batch(), "fp32", threads=1)
+    assert failures(error) == {BATCHES}
+
+
+@pytest.mark.usefixtures("free")
+@pytest.mark.parametrize("count", [1, 2, 9, 40])
+def test_batches_of_every_size_are_run_however_few_the_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """None is empty: the runtime aborts the process on an empty batch of a real model."""
+    sizes = []
+    honest = gate.run
+
+    def counted(path: Path, batch: Batch, *, optimise: bool = True) -> np.ndarray:
+        sizes.append(len(batch.history))
+        return honest(path, batch, optimise=optimise)
+
+    monkeypatch.setattr(gate, "run", counted)
+    prove(write_stub(tmp_path / "few.onnx"), Stub(), stub_batch(count), "fp32", threads=1)
+    assert sizes == [count, count, 1, 2, 7]
+
+
+@pytest.mark.usefixtures("free")
+def test_quantiles_that_cross_fail(tmp_path: Path) -> None:
+    offsets = (0.0, 0.0, -1e-3, 0.0, 1.0, 2.0)
+    with pytest.raises(GateError, match=rf"{ORDERED} +20  \(allowed == 0\)") as error:  # one of two steps of 20 windows
+        prove(write_stub(tmp_path / "crossing.onnx", offsets), Stub(offsets), stub_batch(), "fp32", threads=1)
+    assert failures(error) == {ORDERED}
+
+
+@pytest.mark.usefixtures("free")
+@pytest.mark.parametrize("integer", [False, True])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_forecasts_that_are_not_finite_fail(tmp_path: Path, bad: float, integer: bool) -> None:
+    path = write_stub(tmp_path / "broken.onnx", (*OFFSETS[:4], bad, bad), integer=integer)
+    with pytest.raises(GateError, match=rf"{FINITE} +40  \(allowed == 0\)") as error:
+        prove(path, Stub(), stub_batch(), "int8_ptq" if integer else "fp32", threads=1)
+    parts = (MEDIAN, FARTHEST) if integer else ("",)
+    assert failures(error) == {FINITE} | {name + part for name in (WRITTEN, OPTIMISED, BATCHES) for part in parts}
+
+
+@pytest.mark.usefixtures("free")
+def test_a_float_product_in_an_int8_file_fails(tmp_path: Path) -> None:
+    with pytest.raises(GateError) as error:
+        prove(write_stub(tmp_path / "float.onnx"), Stub(), stub_batch(), "int8_ptq", threads=1)
+    assert failures(error) == {FLOAT_LEFT, SHARE}
+
+
+@pytest.mark.usefixtures("free")
+def test_float_weights_too_small_for_a_product_still_count_for_the_share(tmp_path: Path) -> None:
+    after = [helper.make_node("MatMul", ["whole", "unit"], ["forecast"])]
+    path = write_stub(tmp_path / "share.onnx", integer=True, after=after, constants={"unit": np.eye(3, dtype=np.float32)})  # 9 beside 36
+    with pytest.raises(GateError, match=rf"{SHARE} +0\.8  \(allowed >= 0\.98\)") as error:
+        prove(path, Stub(), stub_batch(), "int8_ptq", threads=1)
+    assert failures(error) == {SHARE}
+
+
+@pytest.mark.usefixtures("free")
+@pytest.mark.parametrize("name", ["small fp32", "small fp16", "small int8", "folded int8", "paper int8", "large int8, lstm fp32"])
+def test_the_real_exports_pass(make: Make, name: str) -> None:
+    made = make(name)
+    batch = small_batch(made.model.inputs, 32)
+    proof = prove(made.path, made.model.train(), batch, made.kind, threads=1)
+    assert made.model.training, "its mode is its own again"
+    made.model.eval()
+    assert isinstance(proof, Proof) and all(check.passed for check in proof.checks)
+
+
+@pytest.mark.usefixtures("free")
+def test_another_seeds_model_does_not_pass_for_this_one(make: Make) -> None:
+    made = make("small fp32")
+    other, _ = tabulate(small_model(seed=1))
+    with pytest.raises(GateError) as error:
+        prove(made.path, other, small_batch(other.inputs, 12), "fp32", threads=1)
+    assert failures(error) == {WRITTEN, OPTIMISED}
+
+
+@pytest.mark.usefixtures("free")
+@pytest.mark.parametrize("weight", ["position_wise.gate.weight", "history_selection.curves.integers", "encoder.hh_1"])
+def test_shuffled_weights_do_not_pass(make: Make, tmp_path: Path, weight: str) -> None:
+    made = make("small int8")
+    model = onnx.load(made.path)
+    (tensor,) = (tensor for tensor in model.graph.initializer if tensor.name == weight)
+    shuffled = np.random.default_rng(0).permuted(numpy_helper.to_array(tensor), axis=-1)
+    tensor.CopyFrom(numpy_helper.from_array(shuffled, weight))
+    onnx.save(model, tmp_path / "shuffled.onnx")
+    with pytest.raises(GateError) as error:
+        prove(tmp_path / "shuffled.onnx", made.model, small_batch(made.model.inputs, 12), "int8_ptq", threads=1)
+    assert (
+        {WRITTEN + MEDIAN, OPTIMISED + MEDIAN}
+        <= failures(error)
+        <= {name + part for name in (WRITTEN, OPTIMISED) for part in (MEDIAN, FARTHEST)}
+    )
+
+
+def test_a_measuring_process_that_fails_fails_the_gate(tmp_path: Path) -> None:
+    (tmp_path / "bytes.onnx").write_bytes(b"no model")
+    with pytest.raises(GateError, match=r"bytes\.onnx: measuring it in a fresh process failed with exit status 1: (.|\n)*INVALID_PROTOBUF"):
+        cost(tmp_path / "bytes.onnx", threads=1)
+
+
+def test_the_table_by_hand() -> None:
+    checks = [Check("short", 0.25, "<= 1", True), Check("a longer name", 3.0, "== 0", False)]
+    assert table(checks) == "  ok      short          0.25  (allowed <= 1)\n  FAILED  a longer name  3  (allowed == 0)"

@@ -1,0 +1,151 @@
+"""From a model to a file with a name, or to none."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+
+from tests.export.conftest import METADATA, Make
+from tests.export.stub import OFFSETS, Stub, stub_batch, write_stub
+from tests.quant.small import SmallWindows, small_batch
+from tftq.errors import GateError
+from tftq.export import publish as module
+from tftq.export.evaluate import evaluate
+from tftq.export.graph import read_metadata
+from tftq.export.publish import Exported, export_model, publish
+from tftq.train.metrics import Validation
+from tftq.train.precision import Precision
+from tftq.train.validation import metrics_for, validate
+
+CPU = Precision("fp32", torch.device("cpu"))
+
+
+def exported(folder: Path, monkeypatch: pytest.MonkeyPatch, source: Path) -> Exported:
+    """As `export_model` of a stub, with the bytes of a file in place of those it would build."""
+    monkeypatch.setattr(module, "build_graph", lambda *_, **__: source.read_bytes())
+    windows = SmallWindows(stub_batch(40))
+    return export_model(Stub(), "fp32", folder, windows, None, batch_size=16, metadata={})  # type: ignore[arg-type]
+
+
+def test_an_export_leaves_a_file_and_what_was_proven_of_it(tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make("small int8")
+    windows = SmallWindows(small_batch(made.model.inputs, 40, seed=9))
+    seen: dict[str, Any] = {}
+
+    def build(model: torch.nn.Module, metadata: dict[str, object], *, half: bool) -> bytes:
+        seen.update(metadata, half=half)
+        return made.path.read_bytes()
+
+    monkeypatch.setattr(module, "build_graph", build)
+    test = SmallWindows(small_batch(made.model.inputs, 10, seed=10))
+    result = export_model(
+        made.model,
+        "int8_ptq",
+        tmp_path / "new",
+        windows,  # type: ignore[arg-type]
+        test,  # type: ignore[arg-type]
+        batch_size=16,
+        metadata=METADATA,
+    )
+    assert seen == {**METADATA, "format": "int8_ptq", "target": "points", "half": False}
+    assert sorted(file.name for file in (tmp_path / "new").iterdir()) == ["int8_ptq.export.json", "int8_ptq.onnx"]
+    assert result.path.read_bytes() == made.path.read_bytes()
+
+    proof = json.loads((tmp_path / "new" / "int8_ptq.export.json").read_text())
+    assert all(check["passed"] for check in proof["checks"]) and proof["census"]["integer_products"]["QGemm"] > 20
+    summary = result.summary()
+    assert json.loads(json.dumps(summary)) == summary
+    assert summary["file_bytes"] == made.path.stat().st_size
+    assert summary["int8_weight_share"] == proof["census"]["int8_weight_share"] > 0.98
+    assert summary["rss_bytes"] == proof["cost"]["rss_bytes"] and isinstance(summary["rss_bytes"], int)
+    assert summary["max_abs_diff"] == proof["max_abs_diff"]
+    for found, measured in ((summary, windows), (summary["test"], test)):
+        in_torch = validate(made.model, measured, 16, CPU)
+        assert found["loss"] == pytest.approx(in_torch.loss, rel=1e-3)  # type: ignore[index]
+        risks = {str(quantile): pytest.approx(risk, rel=1e-3) for quantile, risk in in_torch.q_risk.items()}
+        assert found["q_risk"] == risks  # type: ignore[index]
+
+
+def test_fp16_is_built_in_half(tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make("small fp16")
+    halves = []
+
+    def build(model: torch.nn.Module, metadata: dict[str, object], *, half: bool) -> bytes:
+        halves.append(half)
+        return made.path.read_bytes()
+
+    monkeypatch.setattr(module, "build_graph", build)
+    windows = SmallWindows(small_batch(made.model.inputs, 40))
+    result = export_model(made.model, "fp16", tmp_path, windows, None, batch_size=16, metadata={})  # type: ignore[arg-type]
+    assert result.test is None and "test" not in result.summary()
+    assert halves == [True] and result.path.name == "fp16.onnx"
+    assert read_metadata(onnx.load(result.path))["horizon"] == 4
+
+
+def test_a_model_that_does_not_pass_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = write_stub(tmp_path / "wrong.onnx", tuple(2 * offset for offset in OFFSETS))
+    with pytest.raises(GateError, match=r"did not pass the gate and was not published"):
+        exported(tmp_path / "exports", monkeypatch, wrong)
+    assert list((tmp_path / "exports").iterdir()) == []
+
+
+def test_a_measuring_process_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = write_stub(tmp_path / "right.onnx")
+    monkeypatch.setattr("tftq.export.gate.sys.executable", "/bin/false")
+    with pytest.raises(GateError, match=r"failed with exit status 1"):
+        exported(tmp_path / "exports", monkeypatch, right)
+    assert list((tmp_path / "exports").iterdir()) == []
+
+
+def test_quality_is_measured_on_every_window_in_batches(tmp_path: Path) -> None:
+    """By hand: the target is the median of the first step; the outer quantiles are 1 and 2 away from it."""
+    path = write_stub(tmp_path / "stub.onnx")
+    found = evaluate(path, SmallWindows(stub_batch(21)), metrics_for(Stub()), batch_size=8)  # type: ignore[arg-type]
+    assert (found.windows, found.coverage, found.crossing_rate) == (21, 1.0, 0.0)
+    # Pinball 0.1 · 1 and 0.1 · 2 for each outer quantile, over scales 1 and 2; a third of the quantiles is exact.
+    assert found.loss == pytest.approx((0.1 + 0.0 + 0.1) / 3, abs=1e-5)
+
+
+def test_a_forecast_that_is_not_finite_is_an_error_that_names_its_windows(tmp_path: Path) -> None:
+    path = write_stub(tmp_path / "stub.onnx")
+    batch = stub_batch(21)
+    batch.history[17] = torch.nan
+    with pytest.raises(GateError, match=r"^stub\.onnx: a forecast of windows 16 to 20 is not finite"):
+        evaluate(path, SmallWindows(batch), metrics_for(Stub()), batch_size=8)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Exported:
+    """An export as a run leaves it, unproven."""
+    quality = Validation(1, 0.0, {0.5: 0.0}, {0.5: [0.0]}, 1.0, 0.0)
+    return Exported(write_stub(tmp_path / "fp32.onnx"), proof=None, quality=quality, test=None)  # type: ignore[arg-type]
+
+
+def test_publishing_copies_whole_files(tmp_path: Path, finished: Exported) -> None:
+    other = dataclasses.replace(finished, path=write_stub(tmp_path / "int8_ptq.onnx", integer=True))
+    target = tmp_path / "published" / "name"
+    publish({"fp32": finished, "int8_ptq": other}, target)
+    assert sorted(file.name for file in target.iterdir()) == ["fp32.onnx", "int8_ptq.onnx"]
+    assert all((target / model.path.name).read_bytes() == model.path.read_bytes() for model in (finished, other))
+    publish({"fp32": dataclasses.replace(finished, path=write_stub(finished.path, integer=True))}, target)
+    assert (target / "fp32.onnx").read_bytes() == (target / "int8_ptq.onnx").read_bytes()  # the newer run replaces the older
+
+
+def test_an_interrupted_copy_leaves_the_older_file_whole(tmp_path: Path, finished: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "published"
+    publish({"fp32": finished}, target)
+    before = (target / "fp32.onnx").read_bytes()
+
+    def interrupted(source: Path, part: Path) -> None:
+        Path(part).write_bytes(Path(source).read_bytes()[:10])
+        raise OSError("no space left")
+
+    monkeypatch.setattr(shutil, "copyfile", interrupted)
+    with pytest.raises(OSError, match="no space left"):
+        publish({"fp32": finished}, target)
+    assert (target / "fp32.onnx").read_bytes() == before
