@@ -23,7 +23,7 @@ INT32_BIAS = [node("DequantizeLinear", ["int32", "bias_scale"], ["bias"], axis=0
 def count(folder: Path, nodes: Sequence[NodeProto]) -> Census:
     """The census of a graph from x [batch, 32] to y [batch, 8]."""
     rng = np.random.default_rng(0)
-    constants = {
+    constants: dict[str, np.ndarray] = {
         "int8": rng.integers(-127, 127, (32, 8), dtype=np.int8),
         "scale": np.full(8, 0.01, np.float32),
         "zero": np.zeros(8, np.int8),

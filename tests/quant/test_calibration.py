@@ -30,7 +30,8 @@ def test_the_ranges_are_those_of_the_float_model() -> None:
     entered: list[Tensor] = []
     table.position_wise.gate.register_forward_pre_hook(lambda _, arguments: entered.append(arguments[0]))
     table(*batch.inputs)
-    quantizer = calibrated(table).position_wise.gate.input_quantizer
+    quantizer = calibrated(table).get_submodule("position_wise.gate.input_quantizer")
+    assert isinstance(quantizer, ActivationQuantizer)
     assert (quantizer.low.item(), quantizer.high.item()) == pytest.approx((entered[0].min().item(), entered[0].max().item()), rel=1e-6)
 
 

@@ -1,5 +1,7 @@
 """The layers of a prepared model against integer arithmetic written out in numpy."""
 
+from typing import TypeVar
+
 import numpy as np
 import pytest
 import torch
@@ -10,13 +12,16 @@ from tests.quant.small import calibrated, small_batch, small_table
 from tftq.errors import QuantizationError
 from tftq.model.curves import TableCurves
 from tftq.model.grid import KnotGrid
+from tftq.model.tft import Form
 from tftq.quant.fake_quantize import quantizers
 from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable, check_ranges
 from tftq.quant.prepare import prepare, prepared_copy, swap_modules
 from tftq.train.precision import Precision
 
+Layer = TypeVar("Layer", bound=nn.Module)
 
-def observed(layer: nn.Module, *inputs: Tensor) -> nn.Module:
+
+def observed(layer: Layer, *inputs: Tensor | None) -> Layer:
     """The layer after it has seen these inputs, in eval mode."""
     for _, quantizer in quantizers(layer):
         quantizer.observing = True
@@ -35,7 +40,7 @@ def linear_7_to_5(*, bias: bool = True) -> nn.Linear:
     return linear
 
 
-def integers(x: np.ndarray, scale: np.ndarray | float, zero_point: int, low: int, high: int) -> np.ndarray:
+def integers(x: np.ndarray, scale: np.ndarray | np.floating | float, zero_point: int, low: int, high: int) -> np.ndarray:
     return np.clip(np.rint(x / scale).astype(np.int64) + zero_point, low, high).astype(np.int32)
 
 
@@ -188,7 +193,7 @@ def test_lstm_rounds_each_weight_per_gate_output_and_nothing_else() -> None:
 @pytest.mark.parametrize(("lstm", "swapped"), [("fp32", 0), ("int8", 2)])
 def test_prepare_covers_every_product_and_keeps_every_parameter(lstm: str, swapped: int) -> None:
     table = small_table().train()
-    table.static_selection.eval()
+    table.get_submodule("static_selection").eval()
     parameters = {name: id(parameter) for name, parameter in table.named_parameters()}
     modes = {name: module.training for name, module in table.named_modules()}
     linears = sum(type(module) is nn.Linear for module in table.modules())
@@ -213,7 +218,7 @@ def test_a_prepared_copy_leaves_the_model_alone() -> None:
 
 
 @pytest.mark.parametrize("form", ["knots", "folded", "paper"])
-def test_only_the_table_form_is_prepared(form: str) -> None:
+def test_only_the_table_form_is_prepared(form: Form) -> None:
     with pytest.raises(QuantizationError, match=r"prepare\(tabulate\(model\)\[0\]"):
         prepared_copy(small_model(form), lstm="fp32")
 

@@ -9,7 +9,7 @@ from tests.quant.small import calibrated, small_table
 from tftq.errors import QuantizationError
 from tftq.quant.fake_quantize import quantizers
 from tftq.quant.schedule import Phase, QatSchedule
-from tftq.recipe.schema import BarsRecipe, Recipe
+from tftq.recipe.schema import BarsRecipe, QatRecipe, QuantRecipe, Recipe, TrainRecipe
 from tftq.train.qat import qat_schedule, qat_settings
 from tftq.train.sampler import Sampler
 
@@ -55,8 +55,8 @@ def recipe(qat: dict[str, Any], **train: Any) -> Recipe:
     return Recipe(
         name="qat",
         data=BarsRecipe(kind="bars", path=Path("bars.parquet")),
-        train={"batch_size": 8, **train},
-        quant={"method": "qat", "qat": qat},
+        train=TrainRecipe(**{"batch_size": 8, **train}),
+        quant=QuantRecipe(method="qat", qat=QatRecipe(**qat)),
     )
 
 
