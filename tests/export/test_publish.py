@@ -13,6 +13,7 @@ import torch
 from tests.export.conftest import METADATA, Make
 from tests.export.stub import OFFSETS, Stub, stub_batch, write_stub
 from tests.quant.small import SmallWindows, small_batch
+from tftq.data.columns import Batch
 from tftq.errors import GateError
 from tftq.export import publish as module
 from tftq.export.evaluate import evaluate
@@ -85,6 +86,23 @@ def test_fp16_is_built_in_half(tmp_path: Path, make: Make, monkeypatch: pytest.M
     assert result.test is None and "test" not in result.summary()
     assert halves == [True] and result.path.name == "fp16.onnx"
     assert read_metadata(onnx.load(result.path))["horizon"] == 4
+
+
+@pytest.mark.parametrize(("count", "chosen"), [(1, [0]), (3, [0, 1, 2]), (63, [0, 2, 4, 6]), (3200, [0, 103, 206, 310])])
+def test_the_gate_gets_windows_of_the_whole_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, chosen: list[int]) -> None:
+    windows = stub_batch(count)
+    windows.history[:, 0, 0] = torch.arange(count)
+    got: list[float] = []
+
+    def refuse(part: Path, model: torch.nn.Module, batch: Batch, kind: str, *, threads: int) -> None:
+        got.extend(batch.history[:, 0, 0].tolist())
+        raise GateError("seen enough")
+
+    monkeypatch.setattr(module, "prove", refuse)
+    monkeypatch.setattr(module, "build_graph", lambda *_, **__: b"")
+    with pytest.raises(GateError, match="seen enough"):
+        export_model(Stub(), "fp32", tmp_path, SmallWindows(windows), None, batch_size=16, metadata={})  # type: ignore[arg-type]
+    assert got[:4] == chosen and got[-1] == count - 1 and len(got) == min(count, 32)
 
 
 def test_a_model_that_does_not_pass_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

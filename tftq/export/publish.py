@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from tftq.data.columns import Batch
 from tftq.data.windows import Windows
 from tftq.export.evaluate import evaluate
@@ -101,5 +103,4 @@ def publish(exported: Mapping[Format, Exported], folder: Path) -> None:
 
 def _some(windows: Windows, count: int = 32) -> Batch:
     """Windows spread over a part's whole time."""
-    step = max(len(windows) // count, 1)
-    return windows.batch(range(0, len(windows), step)[:count])
+    return windows.batch(torch.linspace(0, len(windows) - 1, min(count, len(windows))).round().long())
