@@ -1,0 +1,52 @@
+"""Runs of the whole chain that several tests look at; each is done once."""
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tftq.recipe.loading import load_recipe
+from tftq.run import run
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its folder, what it printed and its summary.json."""
+
+    folder: Path
+    printed: str
+    summary: dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def do_run() -> Callable[..., Run]:
+    def do(recipe: str, folder: Path, *overrides: str, resume: bool = False) -> Run:
+        console = Console(file=io.StringIO(), width=200)
+        loaded = load_recipe(ROOT / "recipes" / recipe, [*overrides, f"out={folder}", "export.publish=false"])
+        run(loaded, resume=resume, console=console)
+        assert isinstance(console.file, io.StringIO)
+        return Run(folder, console.file.getvalue(), json.loads((folder / "summary.json").read_text()))
+
+    return do
+
+
+SMALL = ("model.hidden=16", "model.knots=8", "train.epochs=2", "quant.qat.epochs=1", "quant.calibration_windows=64")
+
+
+@pytest.fixture(scope="session")
+def bars_run(do_run: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """recipes/qat_int8.yaml, smaller still, on the shipped bars."""
+    return do_run("qat_int8.yaml", tmp_path_factory.mktemp("bars") / "run", *SMALL)
+
+
+@pytest.fixture(scope="session")
+def structured_run(do_run: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """recipes/structured_qat.yaml, a few epochs of it, on the table whose structure is known."""
+    return do_run("structured_qat.yaml", tmp_path_factory.mktemp("structured") / "run", "train.epochs=3", "quant.qat.epochs=1")

@@ -1,0 +1,165 @@
+"""The main job as its user meets it: what it leaves, what it refuses, and how it goes on after an interruption."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import tftq.run
+from tests.conftest import ROOT, SMALL, Run
+from tftq.data.load import load_datasets
+from tftq.errors import RunFolderError
+from tftq.export.measure import feeds, open_session
+from tftq.model.size import parameter_count
+from tftq.quant.schedule import QatSchedule
+from tftq.recipe.loading import load_recipe
+from tftq.run import main
+from tftq.train.build import architecture_of, build_model
+
+QAT = ROOT / "recipes" / "qat_int8.yaml"
+
+
+def test_a_run_leaves_what_it_promises(bars_run: Run) -> None:
+    names = {path.relative_to(bars_run.folder).as_posix() for path in bars_run.folder.rglob("*") if path.is_file()}
+    assert names == {
+        *("recipe.yaml", "env.json", "metrics.jsonl", "memory.jsonl", "summary.json", "report.html"),
+        *("checkpoints/last.pt", "checkpoints/best.pt", "qat/metrics.jsonl", "qat/checkpoints/last.pt", "qat/checkpoints/best.pt"),
+        *(f"exports/{kind}.{end}" for kind in ("fp32", "int8_ptq", "int8_qat") for end in ("onnx", "export.json")),
+    }
+
+
+def test_the_summary_holds_what_scripts_rely_on(bars_run: Run) -> None:
+    summary = bars_run.summary
+    assert (summary["name"], summary["status"], summary["device"], summary["seed"]) == ("qat_int8", "ok", "cpu", 7)
+    assert summary["updates"] == 2 * 22 and summary["samples_per_s"] > 0  # 696 windows in batches of 32, two epochs
+    assert set(summary["val"]) >= {"loss", "q_risk", "baseline_q_risk", "coverage", "crossing_rate"}
+    assert summary["val"]["baseline_q_risk"] == {"0.5": 1.0}  # no change: Σ|y| / Σ|y|
+    assert set(summary["models"]) == {"fp32", "int8_ptq", "int8_qat"}
+    for model in summary["models"].values():
+        assert set(model) >= {"path", "file_bytes", "q_risk", "max_abs_diff", "rss_bytes", "latency_ms", "int8_weight_share"}
+        assert Path(model["path"]).stat().st_size == model["file_bytes"]
+    assert summary["qat"]["updates"] == 22
+
+
+def test_every_phase_of_every_epoch_leaves_a_record(bars_run: Run) -> None:
+    memory = bars_run.summary["memory"]
+    assert memory["source"] == "counter" and memory["missing"] == []
+    assert memory["checkpoints_recorded"] == memory["checkpoints_expected"] == 27  # nine, in two epochs and one of QAT
+    records = [json.loads(line) for line in (bars_run.folder / "memory.jsonl").read_text().splitlines()]
+    assert [record["phase"] for record in records[:9]] == [
+        *("EPOCH_START", "TRAIN_BATCH_0", "AFTER_TRAINING", "BEFORE_VALIDATION", "VALIDATION_START", "VALIDATION_END"),
+        *("AFTER_VALIDATION", "AFTER_CHECKPOINT", "EPOCH_END"),
+    ]
+    assert all(record["allocated"] > 0 and record["reserved"] is None and record["error"] is None for record in records)
+
+
+def test_validation_needs_no_more_than_training(bars_run: Run) -> None:
+    """Case M8's first half, and no leak: live bytes after an epoch are those before it, once the optimizer has its state."""
+    records = [json.loads(line) for line in (bars_run.folder / "memory.jsonl").read_text().splitlines()]
+    train = [record for record in records if record["stage"] == "train"]
+    peaks = {phase: max(r["peak"] for r in train if r["phase"] == phase) for phase in ("AFTER_TRAINING", "VALIDATION_END")}
+    assert peaks["VALIDATION_END"] <= peaks["AFTER_TRAINING"]
+    ends = [record["allocated"] for record in train if record["phase"] == "EPOCH_END"]
+    assert ends[1] == ends[0]
+
+
+def test_the_plan_is_what_was_measured(bars_run: Run) -> None:
+    memory = bars_run.summary["memory"]
+    assert memory["planned_peak_bytes"] == pytest.approx(memory["peak_bytes"], rel=0.05)
+    assert set(memory["components"]) == {"parameters", "gradients", "optimizer", "activations", "workspace"}
+
+
+def test_parameters_are_counted_before_training(bars_run: Run) -> None:
+    """Case M6: the printed count equals the closed form, which equals the model's own."""
+    recipe = load_recipe(QAT, SMALL)
+    data = load_datasets(recipe.data)
+    count = parameter_count(data.train.inputs, architecture_of(recipe.model))
+    assert count == sum(parameter.numel() for parameter in build_model(recipe.model, data).parameters())
+    assert f"{count:,} parameters" in bars_run.printed
+    assert bars_run.printed.index("parameters") < bars_run.printed.index("trained:")
+
+
+def test_a_plan_over_the_budget_is_announced(do_run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(*_: object, **__: object) -> None:
+        raise Stop
+
+    monkeypatch.setattr(tftq.run, "build_model", stop)
+    with pytest.warns(UserWarning, match="train: the planned peak of .* MiB is above memory.budget_mb 4"), pytest.raises(Stop):
+        do_run("qat_int8.yaml", tmp_path / "run", *SMALL, "memory.budget_mb=4")
+
+
+def test_raw_features_in_forecasts_out(bars_run: Run) -> None:
+    """Case Q7: the exported file on raw features against the Python model, which the gate held it to, and the price it implies."""
+    recipe = load_recipe(QAT, SMALL)
+    validation = load_datasets(recipe.data).validation
+    session = open_session(bars_run.folder / "exports" / "int8_qat.onnx")
+    forecast = session.run(None, feeds(session, validation.batch([0, 100]).inputs))[0]
+    assert forecast.shape == (2, 10, 3)
+    close = validation.last_close([0, 100]).numpy()
+    price = close[:, None, None] * np.exp(forecast)
+    assert np.all(np.abs(price / close[:, None, None] - 1) < 0.01)  # log returns of ten minutes, not scaled numbers
+    assert bars_run.summary["models"]["fp32"]["max_abs_diff"] < 1e-7
+
+
+def test_a_folder_that_is_not_empty_is_refused(do_run: Callable[..., Run], tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    with pytest.raises(RunFolderError, match="not empty"):
+        do_run("qat_int8.yaml", tmp_path, *SMALL)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_interrupted_and_resumed_equals_uninterrupted(
+    do_run: Callable[..., Run], bars_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted in the middle of QAT; the exported files are the same to the last byte."""
+    apply = QatSchedule.apply
+
+    def interrupted(self: QatSchedule, model: torch.nn.Module, update: int) -> None:
+        if update == 15:
+            raise KeyboardInterrupt
+        apply(self, model, update)
+
+    monkeypatch.setattr(QatSchedule, "apply", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        do_run("qat_int8.yaml", tmp_path / "run", *SMALL, "train.checkpoint_every=10")
+    monkeypatch.setattr(QatSchedule, "apply", apply)
+    resumed = do_run("qat_int8.yaml", tmp_path / "run", *SMALL, "train.checkpoint_every=10", resume=True)
+    assert resumed.summary["updates"] == bars_run.summary["updates"]
+    for kind in ("fp32", "int8_ptq", "int8_qat"):
+        ours, theirs = (open_session(r.folder / "exports" / f"{kind}.onnx") for r in (resumed, bars_run))
+        batch = load_datasets(load_recipe(QAT, SMALL).data).validation.batch(range(20))
+        assert np.array_equal(ours.run(None, feeds(ours, batch.inputs))[0], theirs.run(None, feeds(theirs, batch.inputs))[0])
+
+
+def test_a_failed_run_says_so(do_run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(tftq.run, "build_model", fail)
+    with pytest.raises(OSError, match="disk full"):
+        do_run("qat_int8.yaml", tmp_path / "run", *SMALL)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed: OSError: disk full"
+
+
+def test_exit_statuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(QAT), "model.hiden=3"]) == 2
+    assert "model.hidden" in capsys.readouterr().err  # the nearest known key
+    assert main([str(QAT), f"data.path={tmp_path / 'none.parquet'}", f"out={tmp_path / 'run'}"]) == 1
+    assert "none.parquet" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(SystemExit) as help_:
+        main(["--help"])
+    assert help_.value.code == 0
+
+
+def test_cuda_that_is_not_there_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    assert main([str(QAT), "device=cuda", f"out={tmp_path / 'run'}"]) == 2
+    assert "device: cuda is asked for, but" in capsys.readouterr().err
