@@ -80,6 +80,7 @@ def export_model(
     """
     folder.mkdir(parents=True, exist_ok=True)
     path, part = folder / f"{kind}.onnx", folder / f"{kind}.onnx.part"
+    path.unlink(missing_ok=True)  # of a run that is resumed: what fails now must not look as if it had passed
     try:
         part.write_bytes(build_graph(model, {**metadata, "format": kind, "target": validation.target_unit}, half=kind == "fp16"))
         proof = prove(part, model, _some(validation), kind, threads=MEASURED_THREADS)

@@ -56,7 +56,8 @@ def put_tables(model: TemporalFusionTransformer, *, tolerance: float = 0.05) -> 
     for part in parts:
         selection = getattr(model, f"{part}_selection")
         if isinstance(selection, VariableSelection):
-            selection.curves, lines = _tabulate_curves(selection.curves, part, model, tolerance)
+            curves, lines = _tabulate_curves(selection.curves, part, model, tolerance)
+            selection.curves = curves.train(selection.training)
             report += lines
     return report
 
