@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from common import write_result
+
 from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets, Windows
 from tftq.memory.watch import MemoryWatch
@@ -41,7 +41,14 @@ CASES: dict[str, dict[str, Any]] = {
     "vic_electricity": {
         "data": {
             **{"time": "Time", "target": "Demand", "known": ("Temperature", "Holiday")},
-            **{"calendar": ("hour", "weekday", "day_of_year"), "season": 336, "lookback": 96, "horizon": 48, "test": 0.2, "validation": 0.1},
+            **{
+                "calendar": ("hour", "weekday", "day_of_year"),
+                "season": 336,
+                "lookback": 96,
+                "horizon": 48,
+                "test": 0.2,
+                "validation": 0.1,
+            },
         },
         "path": Path("../shared/data/bench/vic_electricity.csv"),
         "hidden": 64,

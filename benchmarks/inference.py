@@ -1,0 +1,104 @@
+"""What a forecast costs in each form, side by side in one run: file, loading, latency and resident memory in ONNX Runtime.
+
+    python benchmarks/inference.py                  # the reference model: hidden 256, 8 heads, 2 LSTM layers, 225 variables, 60 -> 10
+    python benchmarks/inference.py --sizes small    # that of recipes/qat_int8.yaml
+
+Random weights and inputs: cost does not depend on them. Each figure is the median of several fresh processes of two threads.
+Writes benchmarks/results/inference_<sizes>.json.
+"""
+
+import argparse
+import statistics
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from common import write_result
+
+from tftq.data.columns import Batch, Column, Inputs
+from tftq.data.scaling import ColumnScaling, Scaling, TargetScaling
+from tftq.export.gate import cost
+from tftq.export.graph import build_graph
+from tftq.model.tabulate import tabulate
+from tftq.model.tft import Architecture, Form, TemporalFusionTransformer
+from tftq.quant.calibration import calibrate
+from tftq.quant.prepare import LstmStorage, prepared_copy
+
+QUANTILES = (0.1, 0.5, 0.9)
+SIZES: dict[str, dict[str, int]] = {
+    "reference": {"static": 5, "observed": 210, "known": 10, "hidden": 256, "heads": 8, "lstm_layers": 2, "knots": 64},
+    "small": {"static": 0, "observed": 214, "known": 11, "hidden": 64, "heads": 4, "lstm_layers": 1, "knots": 32},
+}
+
+
+def model(sizes: dict[str, int], form: Form) -> TemporalFusionTransformer:
+    """An untrained model of these sizes."""
+    columns = tuple(Column(f"{role}_{i}", role) for role in ("static", "observed", "known") for i in range(sizes[role]))  # type: ignore[arg-type]
+    inputs = Inputs(columns, lookback=60, horizon=10)
+    scaling = Scaling(_unit(len(inputs.history)), _unit(len(inputs.static)) if inputs.static else None)
+    target = TargetScaling(np.zeros(10, np.float32), np.ones(10, np.float32))
+    architecture = Architecture(sizes["hidden"], sizes["heads"], sizes["lstm_layers"], 0.1, QUANTILES, form, sizes["knots"])
+    torch.manual_seed(0)
+    built = TemporalFusionTransformer(inputs, scaling, target, architecture).eval()
+    for module in built.modules():
+        if hasattr(module, "chunk"):
+            module.chunk = None  # stacked, as the textbook writes it: one batched product for all variables
+    return built
+
+
+def _unit(columns: int) -> ColumnScaling:
+    """Columns that are standardised already and stay within four deviations."""
+    ones = np.ones(columns, np.float32)
+    return ColumnScaling(0 * ones, ones, np.zeros(columns, bool), -4 * ones, 4 * ones)
+
+
+def graphs(sizes: dict[str, int]) -> Iterator[tuple[str, bytes]]:
+    """The ONNX files to compare, by name."""
+    yield "paper, FP32", build_graph(model(sizes, "paper"), {})
+    yield "folded, FP32", build_graph(model(sizes, "folded"), {})
+    table, _ = tabulate(model(sizes, "knots"))
+    yield "table, FP32", build_graph(table, {})
+    inputs = {name: torch.randn(shape) for name, shape in table.inputs.shapes(32).items()}
+    batch = Batch(inputs["history"], inputs["future"], inputs.get("static"), torch.zeros(32, 10))
+    storages: tuple[LstmStorage, ...] = ("fp32", "int8")
+    for lstm in storages:
+        prepared = prepared_copy(table, lstm=lstm)
+        calibrate(prepared, [batch])
+        yield f"table, INT8, LSTM weights {lstm.upper()}", build_graph(prepared.eval(), {})
+
+
+def measured(path: Path, batch: int, processes: int) -> dict[str, float]:
+    """The median cost over several fresh processes."""
+    runs = [cost(path, threads=2, batch=batch) for _ in range(processes)]
+    median = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+    return {
+        "load_ms": round(median["load_ms"], 1),
+        "latency_ms": round(median["latency_ms"], 2),
+        "resident_mb": round(median["rss_bytes"] / 1e6, 1),
+        "process_mb": round(median["process_bytes"] / 1e6, 1),
+    }
+
+
+def main() -> None:
+    """Build each graph, measure it at batch 1 and 32, and write the rows as they come."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", choices=SIZES, default="reference")
+    parser.add_argument("--processes", type=int, default=5)
+    arguments = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, graph in graphs(SIZES[arguments.sizes]):
+            path = Path(folder) / "model.onnx"
+            path.write_bytes(graph)
+            for batch in (1, 32):
+                figures = measured(path, batch, arguments.processes)
+                rows.append({"graph": name, "file_mb": round(len(graph) / 1e6, 2), "batch": batch, **figures})
+                print(rows[-1], flush=True)
+                write_result(f"inference_{arguments.sizes}", rows)
+
+
+if __name__ == "__main__":
+    main()
