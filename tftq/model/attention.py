@@ -19,9 +19,9 @@ class InterpretableAttention(nn.Module):
         assert hidden % heads == 0
         self.heads = heads
         self.width = hidden // heads
-        self.query = nn.Linear(hidden, hidden)
-        self.key = nn.Linear(hidden, hidden)
-        self.value = nn.Linear(hidden, self.width)
+        self.query = nn.Linear(hidden, hidden, bias=False)
+        self.key = nn.Linear(hidden, hidden, bias=False)
+        self.value = nn.Linear(hidden, self.width, bias=False)
         self.output = nn.Linear(self.width, hidden, bias=False)
         self.dropout = nn.Dropout(dropout)
 

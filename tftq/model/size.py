@@ -17,7 +17,7 @@ def parameter_count(inputs: Inputs, architecture: Architecture) -> int:
     grn = _grn(hidden, hidden, hidden, paper=paper)
     gated_skip = linear(hidden, 2 * hidden) + 2 * hidden
     lstm = architecture.lstm_layers * (2 * 4 * hidden * hidden + 2 * 4 * hidden)
-    attention = 2 * linear(hidden, hidden) + linear(hidden, hidden // heads) + hidden // heads * hidden
+    attention = 2 * hidden * hidden + 2 * hidden * (hidden // heads)
     count = _selection(inputs.history, hidden, context, paper=paper) + _selection(inputs.future, hidden, context, paper=paper)
     if inputs.static:
         count += _selection(inputs.static, hidden, 0, paper=paper) + 4 * grn
