@@ -4,6 +4,7 @@ In eval mode a quantizer always computes as it will be deployed; in training it 
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -138,3 +139,16 @@ def quantizers(model: nn.Module) -> Iterator[tuple[str, ActivationQuantizer | We
     for name, module in model.named_modules():
         if isinstance(module, ActivationQuantizer | WeightQuantizer):
             yield name, module
+
+
+@contextmanager
+def unrounded(model: nn.Module) -> Iterator[None]:
+    """Let a prepared model compute in floating point, in eval mode too, and learn nothing; its switches are restored."""
+    switches = [(quantizer, quantizer.training, quantizer.observing, quantizer.enabled) for _, quantizer in quantizers(model)]
+    for quantizer, *_ in switches:
+        quantizer.training, quantizer.observing, quantizer.enabled = True, False, False
+    try:
+        yield
+    finally:
+        for quantizer, training, observing, enabled in switches:
+            quantizer.training, quantizer.observing, quantizer.enabled = training, observing, enabled
