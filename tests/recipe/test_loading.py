@@ -110,7 +110,10 @@ def test_paths_start_at_the_file_or_at_the_working_directory(load: Load, tmp_pat
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model: {form: folded, knots: 9}", "model.knots has no effect: quant.method is none and model.form is not knots"),
+        (
+            "model: {form: folded, knots: 9}",
+            "model.knots has no effect: model.form is not knots, so that each variable gets the knots that its curve needs",
+        ),
         ("quant: {calibration_windows: 9}", "quant.calibration_windows has no effect: quant.method is none"),
         ("quant: {lstm: int8}", "quant.lstm has no effect: quant.method is none"),
         ("train: {patience: 10}", "train.patience has no effect: training ends after train.epochs, no later"),
@@ -134,12 +137,6 @@ def test_an_option_without_effect_is_warned_of_and_left_out(load: Load, text: st
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert load(resolved_yaml(recipe)) == recipe
-
-
-def test_knots_have_an_effect_on_the_table_of_any_form(load: Load) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert load(f"{BARS}model: {{form: folded, knots: 9}}\nquant: {{method: ptq}}").model.knots == 9
 
 
 def test_the_hash_is_of_what_a_run_does(load: Load) -> None:

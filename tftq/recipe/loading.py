@@ -27,8 +27,8 @@ _KINDS = {"bars": BarsRecipe, "table": TableRecipe}
 _IDLE: tuple[tuple[KeyPath, Callable[[Recipe], bool], str], ...] = (
     (
         ("model", "knots"),
-        lambda recipe: recipe.quant.method == "none" and recipe.model.form != "knots",
-        "quant.method is none and model.form is not knots",
+        lambda recipe: recipe.model.form != "knots",
+        "model.form is not knots, so that each variable gets the knots that its curve needs",
     ),
     (("quant", "calibration_windows"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
     (("quant", "lstm"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),

@@ -138,7 +138,7 @@ class ModelRecipe(Section):
     lstm_layers: Count = 1
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     quantiles: Annotated[tuple[Annotated[float, Gt(0), Lt(1)], ...], BeforeValidator(_frozen)] = (0.1, 0.5, 0.9)
-    knots: Annotated[int, BeforeValidator(_whole), Ge(2)] = 32  # a variable's, in training and in the table that is exported
+    knots: Annotated[int, BeforeValidator(_whole), Ge(2)] = 32  # of each variable's curve, where form is knots
 
     @field_validator("heads")
     @classmethod
