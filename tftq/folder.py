@@ -119,7 +119,7 @@ def _git() -> dict[str, Any]:
 
     try:
         git("ls-files", "--error-unmatch", Path(__file__).name)  # installed below some other project's checkout, that one says nothing
-        commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain")
+        commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ".")  # of the package itself
     except (OSError, subprocess.CalledProcessError) as error:
         return {"commit": None, "reason": f"{type(error).__name__}: not run from a git checkout, or git is missing"}
     return {"commit": commit, "dirty": bool(changes)}
