@@ -44,8 +44,9 @@ docs:
 	  done; \
 	done
 
+# In .venv where there is one; else with the python that has a CUDA build of torch.
 gpu-check:
-	$(PYTHON) tests/gpu/check.py $(ARGS)
+	$(or $(wildcard $(BIN)/python),$(PYTHON)) tests/gpu/check.py $(ARGS)
 
 bench: setup
 	for script in $(filter-out benchmarks/common.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done

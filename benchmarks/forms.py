@@ -1,6 +1,6 @@
 """The idea the house rests on, checked: the same loop trains the knots, the folded and the paper form, side by side.
 
-    python benchmarks/forms.py structured                       # test_data/structured.parquet, a few minutes
+    python benchmarks/forms.py                                  # test_data/structured.parquet
     python benchmarks/forms.py vic_electricity --data ../shared/data/bench/vic_electricity.csv
 
 Writes benchmarks/results/forms_<case>.json: q-risks, seconds and peak of tensor bytes of each form and seed, and of the table.
@@ -121,7 +121,7 @@ def train_form(case: dict[str, Any], data: Datasets, form: Form, seed: int, lr: 
 def main() -> None:
     """Train every form asked for and write the rows as they come."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("case", choices=CASES)
+    parser.add_argument("case", nargs="?", choices=CASES, default="structured")
     parser.add_argument("--data", type=Path, help="the table, where it is not in its usual place")
     parser.add_argument("--forms", nargs="+", default=FORMS, choices=FORMS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])

@@ -29,14 +29,14 @@ def test_validate_prints_the_resolved_recipe(recipe: Path, capsys: pytest.Captur
 
 
 def test_validate_prints_one_json_document(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    overrides = ["train.optimizer.lr=1e-5", "model.knots=16"]  # the second has no effect: quant.method none, but for the form
+    overrides = ["train.optimizer.lr=1e-5", "model.knots=16"]  # the second has no effect on the paper form
     assert main(["validate", "--json", str(recipe), *overrides, "model.form=paper"]) == 0
     streams = capsys.readouterr()
     found = json.loads(streams.out)
     assert found["recipe"]["train"]["optimizer"]["lr"] == 1e-5 and found["recipe"]["data"]["path"] == str(recipe.parent / "bars.parquet")
     with pytest.warns(UserWarning, match="no effect"):
         assert found["recipe_hash"] == recipe_hash(load_recipe(recipe, [*overrides, "model.form=paper"]))
-    assert streams.err == "warning: model.knots has no effect: quant.method is none and model.form is not knots\n"
+    assert streams.err == "warning: model.knots has no effect: model.form is not knots, so that each variable gets the knots that its curve needs\n"
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])

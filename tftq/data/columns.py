@@ -85,10 +85,5 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on `device`."""
-        static = None if self.static is None else self.static.to(device, non_blocking=True)
-        return Batch(
-            self.history.to(device, non_blocking=True),
-            self.future.to(device, non_blocking=True),
-            static,
-            self.target.to(device, non_blocking=True),
-        )
+        static = None if self.static is None else self.static.to(device)
+        return Batch(self.history.to(device), self.future.to(device), static, self.target.to(device))

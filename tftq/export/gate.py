@@ -85,7 +85,7 @@ def prove(path: Path, model: nn.Module, batch: Batch, kind: Format, *, threads: 
         expected = model(*batch.inputs).float().cpu().numpy()
         with unrounded(model):
             floating = model(*batch.inputs).float().cpu().numpy()
-    spread = float(expected.max() - expected.min())
+    spread = float(expected.max() - expected.min()) or 1.0  # in the target's unit where all forecasts are the same
     as_written = run(path, batch, optimise=False)
     optimised = run(path, batch)
     order = torch.arange(sum(CHECKED_BATCHES)) % len(batch.history)  # from the first again where there are fewer windows

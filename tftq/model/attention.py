@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tftq.model.layers import full_precision
+
 
 class InterpretableAttention(nn.Module):
     """Attention of the horizon over the whole window, the heads' weights averaged before the shared values (eq. 13-16).
@@ -27,14 +29,17 @@ class InterpretableAttention(nn.Module):
 
     def forward(self, x: Tensor, horizon: int) -> Tensor:
         """Args: x [batch, time, hidden], whose last `horizon` steps ask. Returns: [batch, horizon, hidden]."""
-        weights = self.dropout(self.weights(x, horizon))
-        return self.output(weights @ self.value(x).float())
+        weights, value = self.dropout(self.weights(x, horizon)), self.value(x).float()
+        with full_precision(x.device):
+            seen = weights @ value  # [batch, horizon, width]
+        return self.output(seen)
 
     def weights(self, x: Tensor, horizon: int) -> Tensor:
         """Where each step of the horizon looks, averaged over the heads [batch, horizon, time], in FP32."""
         query = self.query(x[:, -horizon:]).unflatten(-1, (self.heads, self.width)).transpose(1, 2)  # [batch, head, horizon, width]
         key = self.key(x).unflatten(-1, (self.heads, self.width)).transpose(1, 2)  # [batch, head, time, width]
-        scores = query.float() @ key.float().mT / self.width**0.5  # [batch, head, horizon, time]
+        with full_precision(x.device):
+            scores = query.float() @ key.float().mT / self.width**0.5  # [batch, head, horizon, time]
         scores = scores.masked_fill(self.hidden_steps(horizon, x.shape[1], x.device), torch.finfo(scores.dtype).min)
         return F.softmax(scores, dim=-1).mean(dim=1)
 

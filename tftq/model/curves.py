@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tftq.data.columns import Column
 from tftq.model.grid import KnotGrid, table_product
-from tftq.model.layers import NORM_EPSILON
+from tftq.model.layers import NORM_EPSILON, full_precision
 
 
 def category_count(columns: tuple[Column, ...]) -> int:
@@ -90,7 +90,8 @@ class FoldedCurves(nn.Module):
 
     def _mix_chunk(self, x: Tensor, weights: Tensor, start: int, *gate: Tensor) -> Tensor:
         values = self._curves(*self._affine(x, start), *gate)  # [variables, rows, hidden]
-        return torch.einsum("nv,vnh->nh", weights, values.float())
+        with full_precision(x.device):
+            return torch.einsum("nv,vnh->nh", weights, values.float())
 
     def _affine(self, x: Tensor, start: int) -> tuple[Tensor, Tensor]:
         """What enters the ELU, and the skip, of the variables from `start` on: both [variables, rows, hidden]."""

@@ -1,10 +1,19 @@
 """The blocks the network is made of: the gated residual network, gated skip connections and the quantile heads."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 NORM_EPSILON = 1e-3  # the LayerNorm epsilon of the published code, under which FP16 stays finite
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[None]:
+    """FP32 for products that autocast would cast back to half, of operands that are FP32 already; nothing where it is off."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
 
 
 class GatedResidualNetwork(nn.Module):
@@ -83,7 +92,8 @@ class QuantileHeads(nn.Module):
         raw = self.linear(x).float()  # [..., quantiles]
         steps = F.softplus(raw)
         # Rounding keeps the order: each further quantile adds one more non-negative term to the same sum.
-        return raw[..., self.median : self.median + 1] + steps @ self.signs
+        with full_precision(x.device):
+            return raw[..., self.median : self.median + 1] + steps @ self.signs
 
 
 def _steps_from(median: int, count: int) -> Tensor:

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from tftq.data.columns import Column, real_first
 from tftq.model.curves import FoldedCurves, KnotCurves, TableCurves, category_count, category_rows, recompute
-from tftq.model.layers import NORM_EPSILON, GatedResidualNetwork
+from tftq.model.layers import NORM_EPSILON, GatedResidualNetwork, full_precision
 
 
 class _Ordered(nn.Module):
@@ -176,4 +176,5 @@ class PaperVariableSelection(_Ordered):
         gated = F.glu(torch.baddbmm(gate_bias, hidden, gate_weight))
         normal = F.layer_norm(embedded + gated, embedded.shape[-1:], eps=NORM_EPSILON)
         values = normal * norm_weight + norm_bias
-        return torch.einsum("nv,vnh->nh", weights, values.float())
+        with full_precision(x.device):
+            return torch.einsum("nv,vnh->nh", weights, values.float())

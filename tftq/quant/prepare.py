@@ -10,6 +10,7 @@ from tftq.errors import QuantizationError
 from tftq.model.curves import FoldedCurves, TableCurves
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.model.variable_selection import PaperVariableSelection
+from tftq.quant.fake_quantize import quantizers
 from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable
 
 LstmStorage = Literal["fp32", "int8"]
@@ -26,8 +27,10 @@ def prepare(model: TemporalFusionTransformer, *, lstm: LstmStorage) -> TemporalF
         The model itself.
 
     Raises:
-        QuantizationError: the model is not in the table form.
+        QuantizationError: the model is not in the table form, or is prepared already.
     """
+    if any(True for _ in quantizers(model)):
+        raise QuantizationError("the model is prepared already: go on with it as it is, or prepare a new table of the float model")
     if any(isinstance(module, FoldedCurves | PaperVariableSelection) for module in model.modules()):
         raise QuantizationError("only the table form is quantized: call prepare(tabulate(model)[0], ...)")
     swaps: dict[type[nn.Module], Callable[..., nn.Module]] = {nn.Linear: FakeQuantizedLinear, TableCurves: FakeQuantizedTable}
@@ -43,7 +46,8 @@ def swap_modules(model: nn.Module, swaps: dict[type[nn.Module], Callable[..., nn
         for name, child in list(parent.named_children()):
             if type(child) in swaps:
                 replacement = swaps[type(child)](child)
-                setattr(parent, name, replacement.train(child.training))
+                device = next(child.parameters()).device
+                setattr(parent, name, replacement.to(device).train(child.training))
 
 
 def prepared_copy(model: TemporalFusionTransformer, *, lstm: LstmStorage) -> TemporalFusionTransformer:

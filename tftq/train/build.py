@@ -1,6 +1,7 @@
 """From a recipe and its data to the model that is trained, and to what training it will need."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -8,7 +9,7 @@ from tftq.data.columns import Batch, Inputs
 from tftq.data.scaling import Scaling, TargetScaling
 from tftq.data.windows import Datasets
 from tftq.memory.plan import PlannedPeak, planned_peak
-from tftq.model.tabulate import put_tables
+from tftq.model.tabulate import KNOT_COUNTS, put_tables
 from tftq.model.tft import Architecture, TemporalFusionTransformer
 from tftq.quant.fake_quantize import quantizers
 from tftq.quant.prepare import prepare
@@ -32,7 +33,7 @@ def build_model(recipe: ModelRecipe, data: Datasets) -> TemporalFusionTransforme
 
 
 def plan_training(recipe: Recipe, inputs: Inputs, scaling: Scaling, target_scaling: TargetScaling) -> dict[str, PlannedPeak]:
-    """What the stages of a run will need at their peak, from fake tensors, in FP32 on the CPU.
+    """What the stages of a run will need at their peak, from fake tensors on the CPU, in the recipe's number format.
 
     Returns:
         The peak of `train`, and of `qat` where the recipe has it.
@@ -43,8 +44,9 @@ def plan_training(recipe: Recipe, inputs: Inputs, scaling: Scaling, target_scali
         return TemporalFusionTransformer(inputs, scaling, target_scaling, architecture)
 
     def table() -> TemporalFusionTransformer:
-        knots = ModelRecipe(**{**recipe.model.model_dump(), "form": "knots"})
-        built = TemporalFusionTransformer(inputs, scaling, target_scaling, architecture_of(knots))
+        # The curves of the other forms decide how many knots they need; until they are trained, the most is what is planned.
+        knots = architecture.knots if architecture.form == "knots" else KNOT_COUNTS[-1]
+        built = TemporalFusionTransformer(inputs, scaling, target_scaling, replace(architecture, form="knots", knots=knots))
         put_tables(built)
         prepared = prepare(built, lstm=recipe.quant.lstm).train()
         for _, quantizer in quantizers(prepared):  # both at once is what needs most
