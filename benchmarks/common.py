@@ -1,7 +1,6 @@
 """What every measurement says of itself: on what machine, with which versions, of which commit."""
 
 import json
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import psutil
 import torch
 
+from tftq.files import written_whole
 from tftq.folder import environment
 
 RESULTS = Path(__file__).parent / "results"
@@ -56,9 +56,9 @@ def write_result(name: str, rows: Sequence[Mapping[str, Any]], *, folder: Path =
     content = {"machine": machine(), "versions": versions(), "commit": commit(), "rows": list(rows)}
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
-    part, path = folder / f"{name}.json.part", folder / f"{name}.json"
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    path = folder / f"{name}.json"
+    with written_whole(path) as part:
+        part.write_text(text, encoding="utf-8")
     return path
 
 

@@ -5,7 +5,6 @@ import os
 import platform
 import subprocess
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,10 @@ import pynvml
 import torch
 
 from tftq.errors import RunFolderError
+from tftq.files import written_whole
 from tftq.recipe.loading import resolved_yaml
 from tftq.recipe.schema import Recipe
+from tftq.versions import installed
 
 PACKAGES = ("torch", "torchao", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "numpy", "pyarrow", "pydantic")
 
@@ -59,13 +60,9 @@ class RunFolder:
 
     def write(self, name: str, text: str) -> Path:
         """Write a file whole or not at all."""
-        part, path = self.path / f"{name}.part", self.path / name
-        try:
+        with written_whole(self.path / name) as part:
             part.write_text(text, encoding="utf-8")
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
-        return path
+        return self.path / name
 
     def write_json(self, name: str, content: Any) -> Path:
         """As `write`, one JSON document; a number that is not finite has no place in it."""
@@ -80,25 +77,18 @@ def identity(recipe: Recipe) -> str:
 def environment(device: torch.device, seed: int) -> dict[str, Any]:
     """What the run's figures depend on beside the recipe."""
     return {
-        "tftq": _version("tftq"),  # None: run from a checkout that is not installed
+        "tftq": installed("tftq"),  # None: run from a checkout that is not installed
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "packages": {name: found for name in PACKAGES if (found := _version(name)) is not None},
+        "packages": {name: found for name in PACKAGES if (found := installed(name)) is not None},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "cuda": torch.version.cuda,
         "driver": _driver() if device.type == "cuda" else None,
         "git": _git(),
         "seed": seed,
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _driver() -> str:

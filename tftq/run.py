@@ -32,7 +32,7 @@ from tftq.quant.schedule import QatSchedule
 from tftq.recipe.loading import load_recipe, recipe_hash
 from tftq.recipe.schema import Format, Recipe
 from tftq.report.page import write_report
-from tftq.report.text import exported_table, memory_line, planned_line, validation_line
+from tftq.report.text import exported_table, memory_line, planned_line, tables_line, tables_summary, validation_line
 from tftq.train.build import architecture_of, build_model, plan_training
 from tftq.train.device import choose_device, seed_everything
 from tftq.train.loop import Trainer
@@ -76,10 +76,14 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
     seed_everything(recipe.seed)
 
     data = load_datasets(recipe.data)
+    data.notes.extend(_notes(recipe, len(data.train)))
     phases = qat_schedule(recipe, len(data.train)) if recipe.quant.method == "qat" else None
     plans = plan_training(recipe, data.train.inputs, data.scaling, data.target_scaling)
     folder = RunFolder.open(recipe, device, resume=resume)
-    job = Job(recipe, device, data, folder, MemoryWatch(folder.path / "memory.jsonl", device), console, resume)
+    watch = MemoryWatch(folder.path / "memory.jsonl", device)
+    if watch.probe.note is not None:
+        data.notes.append(watch.probe.note)
+    job = Job(recipe, device, data, folder, watch, console, resume)
     _announce(job, plans)
 
     try:
@@ -103,7 +107,8 @@ def _stages(job: Job, phases: QatSchedule | None, plans: dict[str, PlannedPeak])
     summary |= _train(job, model, plans)
     table, curves = tabulate(model.cpu())
     del model  # QAT trains the tables; the curves they came from need not stay in memory
-    summary["tables"] = {"variables": len(curves), "knots": sum(c.knots for c in curves), "worst_curve_error": max(c.error for c in curves)}
+    summary["tables"] = tables_summary(curves)
+    job.console.print(tables_line(curves), highlight=False)
     for kind in recipe.formats:
         if kind in ("fp32", "fp16"):
             exported[kind] = _export(job, table, kind)
@@ -203,10 +208,28 @@ def _export(job: Job, model: TemporalFusionTransformer, kind: Format) -> Exporte
         job.data.validation,
         job.data.test,
         batch_size=recipe.train.batch_size,
-        metadata={"recipe": recipe.name, "recipe_hash": recipe_hash(recipe)},
+        metadata=_metadata(recipe),
     )
     job.console.print(f"{kind}: passed the gate, {exported.path.stat().st_size / 1e6:.2f} MB", highlight=False)
     return exported
+
+
+def _metadata(recipe: Recipe) -> dict[str, object]:
+    """What a file says of where it comes from and how it is to be read, beside its inputs."""
+    metadata: dict[str, object] = {"recipe": recipe.name, "recipe_hash": recipe_hash(recipe), "time_zone": recipe.data.time_zone}
+    return {**metadata, "price": "last close * exp(forecast)"} if recipe.data.kind == "bars" else metadata
+
+
+def _notes(recipe: Recipe, windows: int) -> list[str]:
+    """What of the recipe turns out otherwise than it reads."""
+    notes = []
+    if recipe.quant.method != "none" and recipe.quant.calibration_windows > windows:
+        notes.append(
+            f"calibration takes all {windows} training windows; quant.calibration_windows asks for {recipe.quant.calibration_windows}"
+        )
+    if recipe.quant.method == "qat" and recipe.train.optimizer.groups:
+        notes.append("train.optimizer.groups count while training in floating point; QAT trains everything at quant.qat.lr")
+    return notes
 
 
 def _announce(job: Job, plans: dict[str, PlannedPeak]) -> None:

@@ -4,6 +4,7 @@ import math
 import sys
 import sysconfig
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from tftq.errors import QuantizationError
 from tftq.export.gate import EXACT, HALF, STEP, cost, run
 from tftq.export.graph import build_graph, read_metadata
 from tftq.export.measure import feeds, open_session
+from tftq.model.size import parameter_count
 from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable
 from tftq.quant.prepare import prepared_copy
 
@@ -252,6 +254,13 @@ def test_an_int8_file_is_small_beside_the_fp32_one(make: Make) -> None:
     assert whole == pytest.approx(4 * parameters, rel=0.05)
     assert make("large int8").path.stat().st_size <= 0.3 * whole
     assert make("large int8, lstm fp32").path.stat().st_size <= 0.5 * whole
+
+
+def test_an_int8_file_is_tiny_beside_the_published_form(make: Make) -> None:
+    """A tenth at most; the published form's FP32 file holds four bytes a parameter at least."""
+    model = table_225()
+    published = 4 * parameter_count(model.inputs, replace(model.architecture, form="paper"))
+    assert make("large int8").path.stat().st_size <= 0.1 * published
 
 
 def test_an_int8_session_is_small_beside_the_fp32_one(make: Make) -> None:

@@ -151,7 +151,8 @@ def test_publishing_copies_whole_files(tmp_path: Path, finished: Exported) -> No
     assert sorted(file.name for file in target.iterdir()) == ["fp32.onnx", "int8_ptq.onnx"]
     assert all((target / model.path.name).read_bytes() == model.path.read_bytes() for model in (finished, other))
     publish({"fp32": dataclasses.replace(finished, path=write_stub(finished.path, integer=True))}, target)
-    assert (target / "fp32.onnx").read_bytes() == (target / "int8_ptq.onnx").read_bytes()  # the newer run replaces the older
+    assert (target / "fp32.onnx").read_bytes() == other.path.read_bytes()  # the newer run replaces the older
+    assert not (target / "int8_ptq.onnx").exists()  # which nothing of the newer run has replaced
 
 
 def test_an_interrupted_copy_leaves_the_older_file_whole(tmp_path: Path, finished: Exported, monkeypatch: pytest.MonkeyPatch) -> None:

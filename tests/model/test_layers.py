@@ -51,8 +51,29 @@ def test_attention_in_half_precision(dtype: torch.dtype) -> None:
     weights = attention.weights(x, horizon=3)  # [batch, horizon, time]
     assert bool(torch.isfinite(weights).all())
     assert bool((weights[:, 0, 5:] == 0).all()), "a step looked beyond itself"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_attention_is_fp32_under_autocast(dtype: torch.dtype) -> None:
+    """Scores beyond what FP16 can hold (65,504), and weights whose rows sum to one closer than bf16 can tell."""
+    torch.manual_seed(0)
+    attention = InterpretableAttention(8, 2, dropout=0.0)
+    x = torch.randn(2, 7, 8) * 1000
     with torch.autocast("cpu", dtype):
-        assert bool(torch.isfinite(attention.float()(x.float(), 3)).all())
+        weights = attention.weights(x, horizon=3)
+        forecast = attention(x, horizon=3)
+    assert weights.dtype == torch.float32
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3))
+    assert bool(torch.isfinite(forecast).all())
+
+
+def test_quantile_steps_are_fp32_under_autocast() -> None:
+    heads = QuantileHeads(6, (0.1, 0.5, 0.9))
+    x = torch.randn(50, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        forecast, raw = heads(x), heads.linear(x).float()
+    assert forecast.dtype == torch.float32
+    torch.testing.assert_close(forecast[:, 2] - forecast[:, 1], F.softplus(raw[:, 2]), rtol=1e-5, atol=1e-5)
 
 
 def test_attention_averages_the_heads() -> None:

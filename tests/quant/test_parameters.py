@@ -14,13 +14,13 @@ from torch import Tensor
 
 from tftq.errors import QuantizationError
 from tftq.quant.fake_quantize import fake_quantize
-from tftq.quant.parameters import INT8, INT32, SCALE_FLOOR, UINT8, IntegerType, quantization_parameters, quantize
+from tftq.quant.parameters import INT8, INT32, SCALE_FLOOR, UINT8, IntegerType, check_range, quantization_parameters, quantize
 
 FINITE = st.floats(-1e6, 1e6, width=32)
 
 
 def parameters(low: float, high: float, kind: IntegerType) -> tuple[float, int]:
-    scale, zero_point = quantization_parameters(torch.tensor(low), torch.tensor(high), kind, name="tensor")
+    scale, zero_point = quantization_parameters(torch.tensor(low), torch.tensor(high), kind)
     assert scale.dtype == torch.float32 and zero_point.dtype == torch.int32
     return scale.item(), int(zero_point)
 
@@ -51,7 +51,7 @@ def test_signed_is_symmetric_by_hand(low: float, high: float, scale: float) -> N
 
 def test_every_channel_has_its_own() -> None:
     low, high = torch.tensor([-1.27, 0.0]), torch.tensor([0.3, 25.4])
-    scale, zero_point = quantization_parameters(low, high, INT8, name="tensor")
+    scale, zero_point = quantization_parameters(low, high, INT8)
     torch.testing.assert_close(scale, torch.tensor([0.01, 0.2]))
     assert zero_point.tolist() == [0, 0]
 
@@ -63,7 +63,7 @@ def test_every_channel_has_its_own() -> None:
 )
 def test_what_is_no_range_is_an_error_that_names_the_tensor(low: float, high: float) -> None:
     with pytest.raises(QuantizationError, match=r"encoder\.weight: its range \[.*never observed.*calibrate"):
-        quantization_parameters(torch.tensor([0.0, low]), torch.tensor([1.0, high]), UINT8, name="encoder.weight")
+        check_range(torch.tensor([0.0, low]), torch.tensor([1.0, high]), "encoder.weight")
 
 
 def onnx_quantize(x: np.ndarray, scale: float, zero_point: np.ndarray) -> np.ndarray:
@@ -115,7 +115,7 @@ def test_the_ends_of_a_bias_survive_fp32() -> None:
 
 
 def covered(ends: tuple[float, float], kind: IntegerType) -> tuple[Tensor, Tensor]:
-    return quantization_parameters(torch.tensor(min(ends)), torch.tensor(max(ends)), kind, name="tensor")
+    return quantization_parameters(torch.tensor(min(ends)), torch.tensor(max(ends)), kind)
 
 
 @settings(max_examples=200, deadline=None)

@@ -1,4 +1,4 @@
-"""Every trainable parameter in one group, by identity, also after modules are replaced."""
+"""Every trainable parameter in one group, by identity."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import nn
 
 from tftq.errors import RecipeError
 from tftq.recipe.schema import OptimizerRecipe
-from tftq.train.optimizer import build_optimizer, carry_over
+from tftq.train.optimizer import build_optimizer
 
 
 class Net(nn.Module):
@@ -62,52 +62,3 @@ def test_a_shared_parameter_is_trained_once() -> None:
     model = Net()
     model.again = model.first
     assert_each_once(build_optimizer(model, OptimizerRecipe()), model)
-
-
-def prepared(model: Net) -> Net:
-    """Replace modules as a QAT `prepare` does: one keeps its Parameter objects under new names, one is new, one is gone."""
-    model.moved = nn.Sequential(model.first)
-    del model.first
-    model.last = nn.Linear(2, 5)
-    return model
-
-
-def test_carry_over_keeps_groups_and_state_by_identity_and_adds_what_is_new() -> None:
-    model = Net()
-    recipe = OptimizerRecipe(lr=1e-3, groups={"first.*": 1e-2})
-    optimizer = build_optimizer(model, recipe)
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
-    kept, gone = model.first.weight, model.last.weight
-    momentum = optimizer.state[kept]["exp_avg"].clone()
-
-    # the kept parameters are named moved.0.* now: the pattern must match something in the changed model too
-    carry_over(optimizer, prepared(model), OptimizerRecipe(lr=1e-3, groups={"*.0.*": 1e-2}))
-
-    assert_each_once(optimizer, model)
-    assert groups_by_name(optimizer, model)["first.* weights"] == {"moved.0.weight"}
-    assert torch.equal(optimizer.state[kept]["exp_avg"], momentum)
-    assert gone not in optimizer.state
-    before = model.last.weight.detach().clone()
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
-    assert not torch.equal(model.last.weight, before)
-
-
-def test_carry_over_opens_a_group_that_did_not_exist_and_closes_an_empty_one() -> None:
-    model = nn.Sequential(nn.Linear(2, 2, bias=False))
-    optimizer = build_optimizer(model, OptimizerRecipe())
-    assert [group["name"] for group in optimizer.param_groups] == ["weights"]
-    model[0] = nn.LayerNorm(2)
-    carry_over(optimizer, model, OptimizerRecipe(lr=0.5))
-    assert [(group["name"], group["base_lr"], len(group["params"])) for group in optimizer.param_groups] == [("others", 0.5, 2)]
-
-
-def test_carry_over_refuses_a_pattern_that_lost_its_parameters() -> None:
-    model = Net()
-    recipe = OptimizerRecipe(groups={"first.*": 1e-2})
-    optimizer = build_optimizer(model, recipe)
-    with pytest.raises(RecipeError, match=r"'first\.\*' gets no parameter"):
-        carry_over(optimizer, prepared(model), recipe)

@@ -11,6 +11,7 @@ import torch
 
 from tftq.export.operators import deploy
 from tftq.model.tft import TemporalFusionTransformer
+from tftq.versions import installed
 
 OPSET = 21
 EXAMPLE_BATCH = 2  # a batch of one would be taken for a constant
@@ -46,7 +47,7 @@ def build_graph(model: TemporalFusionTransformer, metadata: Mapping[str, object]
     assert program is not None
     graph = program.model_proto
     _strip(graph)
-    _describe(graph, {**describe_inputs(model), **metadata})
+    _describe(graph, {**describe_inputs(model), "versions": _versions(), **metadata})
     onnx.checker.check_model(graph, full_check=False)
     return graph.SerializeToString(deterministic=True)
 
@@ -63,6 +64,11 @@ def describe_inputs(model: TemporalFusionTransformer) -> dict[str, object]:
             for name in inputs.shapes(1)
         },
     }
+
+
+def _versions() -> dict[str, str | None]:
+    """The tools that made the file."""
+    return {name: installed(name) for name in ("tftq", "torch", "onnx", "onnxscript")}
 
 
 def read_metadata(graph: onnx.ModelProto) -> dict[str, object]:

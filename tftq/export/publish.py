@@ -1,7 +1,6 @@
 """One export from the model to a file with a name: built, proven, measured, and only then renamed."""
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from tftq.data.windows import Windows
 from tftq.export.evaluate import evaluate
 from tftq.export.gate import Proof, prove
 from tftq.export.graph import build_graph
+from tftq.files import written_whole
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.recipe.schema import Format
 from tftq.train.metrics import Validation, validation_summary
@@ -79,27 +79,27 @@ def export_model(
         GateError: the model is not what it should be; no file with its name is left.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path, part = folder / f"{kind}.onnx", folder / f"{kind}.onnx.part"
-    path.unlink(missing_ok=True)  # of a run that is resumed: what fails now must not look as if it had passed
-    try:
+    path, proven = folder / f"{kind}.onnx", folder / f"{kind}.export.json"
+    for stale in (path, proven):  # of a run that is resumed: what fails now must not look as if it had passed
+        stale.unlink(missing_ok=True)
+    with written_whole(path) as part:
         part.write_bytes(build_graph(model, {**metadata, "format": kind, "target": validation.target_unit}, half=kind == "fp16"))
         proof = prove(part, model, _some(validation), kind, threads=MEASURED_THREADS)
         quality = evaluate(part, validation, metrics_for(model), batch_size=batch_size)
         tested = None if test is None else evaluate(part, test, metrics_for(model), batch_size=batch_size)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-    (folder / f"{kind}.export.json").write_text(json.dumps(proof.as_dict(), indent=1), encoding="utf-8")
+    with written_whole(proven) as part:
+        part.write_text(json.dumps(proof.as_dict(), indent=1), encoding="utf-8")
     return Exported(path, proof, quality, tested)
 
 
 def publish(exported: Mapping[Format, Exported], folder: Path) -> None:
-    """Copy the models of a run to the top-level folder that ensembles load from, each whole or not at all."""
+    """Copy the models of a run to the folder that ensembles load from, each whole, and remove those of earlier runs that this one lacks."""
     folder.mkdir(parents=True, exist_ok=True)
+    for stale in {*folder.glob("*.onnx")} - {folder / model.path.name for model in exported.values()}:
+        stale.unlink()
     for model in exported.values():
-        part = folder / f"{model.path.name}.part"
-        shutil.copyfile(model.path, part)
-        os.replace(part, folder / model.path.name)
+        with written_whole(folder / model.path.name) as part:
+            shutil.copyfile(model.path, part)
 
 
 def _some(windows: Windows, count: int = 32) -> Batch:

@@ -32,8 +32,8 @@ class PlannedPeak:
 def planned_peak(make_step: Callable[[], Callable[[], object]]) -> PlannedPeak:
     """Build a model and train it for two updates on fake tensors: the first makes the optimizer's state, the second has it all.
 
-    Equal to the byte for what a CPU run allocates in FP32 tensors, LSTM included. Not predicted: the workspace of cuDNN's LSTM, the
-    temporaries within a kernel, the allocator's rounding, the context of CUDA.
+    Equal to the byte for what an update allocates in FP32 tensors on the CPU, LSTM included. Not predicted: the workspace of cuDNN's
+    LSTM, the temporaries within a kernel, the allocator's rounding, the context of CUDA.
 
     Args:
         make_step: builds everything and returns a function that computes one update. Both run under `FakeTensorMode`: no values, so no

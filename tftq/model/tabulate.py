@@ -14,6 +14,7 @@ from tftq.model.variable_selection import VariableSelection
 
 KNOT_COUNTS = (4, 8, 16, 32, 64, 128, 256)
 PROBES_BETWEEN_KNOTS = 4
+TOLERANCE = 0.05  # of a curve's distance from its table, in units of the curve's own LayerNorm
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,9 @@ class TabulatedVariable:
 
 
 @torch.no_grad()
-def tabulate(model: TemporalFusionTransformer, *, tolerance: float = 0.05) -> tuple[TemporalFusionTransformer, list[TabulatedVariable]]:
+def tabulate(
+    model: TemporalFusionTransformer, *, tolerance: float = TOLERANCE
+) -> tuple[TemporalFusionTransformer, list[TabulatedVariable]]:
     """Replace every curve by a table of its values.
 
     Args:
@@ -49,7 +52,7 @@ def tabulate(model: TemporalFusionTransformer, *, tolerance: float = 0.05) -> tu
 
 
 @torch.no_grad()
-def put_tables(model: TemporalFusionTransformer, *, tolerance: float = 0.05) -> list[TabulatedVariable]:
+def put_tables(model: TemporalFusionTransformer, *, tolerance: float = TOLERANCE) -> list[TabulatedVariable]:
     """As `tabulate`, in place, for a model of the form `knots` or `folded`."""
     report = []
     parts: tuple[InputName, ...] = ("static", "history", "future")

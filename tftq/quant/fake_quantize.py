@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from tftq.quant.parameters import INT8, UINT8, IntegerType, quantization_parameters, ranged_parameters
+from tftq.quant.parameters import INT8, UINT8, IntegerType, check_range, quantization_parameters
 
 MOVING_AVERAGE = 0.01  # the weight of a new batch in the range of an activation while QAT observes
 
@@ -61,7 +61,7 @@ class Quantizer(nn.Module):
         return self.enabled or not self.training
 
     def _cover(self, low: Tensor, high: Tensor) -> None:
-        scale, zero_point = ranged_parameters(low, high, self.kind)
+        scale, zero_point = quantization_parameters(low, high, self.kind)
         self.scale.copy_(scale)
         self.zero_point.copy_(zero_point)
 
@@ -86,7 +86,7 @@ class ActivationQuantizer(Quantizer):
 
     def check(self, name: str) -> None:
         """Raises QuantizationError, naming the tensor, if the range was never observed or is not finite."""
-        quantization_parameters(self.low, self.high, self.kind, name=name)
+        check_range(self.low, self.high, name)
 
     def _observe(self, x: Tensor) -> None:
         low, high = torch.aminmax(x.float())
@@ -127,7 +127,7 @@ class WeightQuantizer(Quantizer):
 
     def check(self, name: str) -> None:
         """Raises QuantizationError, naming the weight, if it was never observed or is not finite."""
-        quantization_parameters(-self.scale, self.scale, self.kind, name=name)
+        check_range(-self.scale, self.scale, name)
 
     def along(self, values: Tensor) -> Tensor:
         """One value a channel, shaped to broadcast over the weight."""

@@ -32,17 +32,28 @@ UINT8 = IntegerType(0, 255, False, torch.uint8)  # activations
 INT32 = IntegerType(-(2**31) + 128, 2**31 - 128, True, torch.int32)  # biases; the ends are whole numbers of FP32
 
 
-def quantization_parameters(low: Tensor, high: Tensor, kind: IntegerType, *, name: str) -> tuple[Tensor, Tensor]:
+def quantization_parameters(low: Tensor, high: Tensor, kind: IntegerType) -> tuple[Tensor, Tensor]:
     """The scale and zero point that cover a range, zero included, since a zero must stay one.
 
     Args:
-        low: lower ends, any shape, float32.
+        low: lower ends, any shape, float32; finite, for which `check_range` looks before anything is exported.
         high: upper ends, the same shape.
         kind: the integers to cover it with.
-        name: of the tensor, for the error.
 
     Returns:
         Scale (float32, at least `SCALE_FLOOR`) and zero point (int32), both of the shape of `low`.
+    """
+    low, high = low.clamp(max=0), high.clamp(min=0)
+    if kind.symmetric:
+        scale = (torch.maximum(-low, high) / kind.high).clamp(min=SCALE_FLOOR)
+        return scale, torch.zeros_like(scale, dtype=torch.int32)
+    scale = ((high - low) / (kind.high - kind.low)).clamp(min=SCALE_FLOOR)
+    zero_point = (kind.low - torch.round(low / scale)).clamp(kind.low, kind.high)
+    return scale, zero_point.to(torch.int32)
+
+
+def check_range(low: Tensor, high: Tensor, name: str) -> None:
+    """Refuse a range that is none.
 
     Raises:
         QuantizationError: an end is not finite, which is also how a range looks that was never observed, or they are out of order.
@@ -52,18 +63,6 @@ def quantization_parameters(low: Tensor, high: Tensor, kind: IntegerType, *, nam
             f"{name}: its range [{low.min().item():g}, {high.max().item():g}] is not one: it was never observed, or NaN or Inf "
             "passed through; calibrate on windows that reach this layer, and look for the first layer that is not finite"
         )
-    return ranged_parameters(low, high, kind)
-
-
-def ranged_parameters(low: Tensor, high: Tensor, kind: IntegerType) -> tuple[Tensor, Tensor]:
-    """As `quantization_parameters`, for ranges known to be finite and in order: nothing waits for the device."""
-    low, high = low.clamp(max=0), high.clamp(min=0)
-    if kind.symmetric:
-        scale = (torch.maximum(-low, high) / kind.high).clamp(min=SCALE_FLOOR)
-        return scale, torch.zeros_like(scale, dtype=torch.int32)
-    scale = ((high - low) / (kind.high - kind.low)).clamp(min=SCALE_FLOOR)
-    zero_point = (kind.low - torch.round(low / scale)).clamp(kind.low, kind.high)
-    return scale, zero_point.to(torch.int32)
 
 
 def quantize(x: Tensor, scale: Tensor, zero_point: Tensor, kind: IntegerType) -> Tensor:

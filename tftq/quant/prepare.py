@@ -45,9 +45,9 @@ def swap_modules(model: nn.Module, swaps: dict[type[nn.Module], Callable[..., nn
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) in swaps:
-                replacement = swaps[type(child)](child)
-                device = next(child.parameters()).device
-                setattr(parent, name, replacement.to(device).train(child.training))
+                with next(child.parameters()).device:  # so that what it adds lies where the child's parameters lie
+                    replacement = swaps[type(child)](child)
+                setattr(parent, name, replacement.train(child.training))
 
 
 def prepared_copy(model: TemporalFusionTransformer, *, lstm: LstmStorage) -> TemporalFusionTransformer:

@@ -73,9 +73,9 @@ class _AnyData(Section):
     path: FilePath
     lookback: Count = 60
     horizon: Count = 10
-    validation: Annotated[float, Gt(0), Lt(1)] = 0.2  # fraction of time: the last part before the test part
-    test: Annotated[float, Ge(0), Lt(1)] = 0.0  # fraction of time: the very last part
-    time_zone: Text | None = None  # of timestamps that carry none
+    validation: Annotated[float, Gt(0), Lt(1)] = 0.2  # share of the windows, in order of time: the last part before the test part
+    test: Annotated[float, Ge(0), Lt(1)] = 0.0  # share of the windows: the very last part
+    time_zone: Text | None = None  # of timestamps that carry none; and the clock of the calendar columns
     duplicates: Literal["refuse", "drop"] = "refuse"
     missing: Literal["refuse", "drop"] = "refuse"
 

@@ -1,12 +1,13 @@
 """What a run prints: a line or a table for each thing a person wants to know."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
 from tftq.export.publish import Exported
 from tftq.memory.plan import PlannedPeak
 from tftq.memory.timeline import Timeline
+from tftq.model.tabulate import KNOT_COUNTS, TOLERANCE, TabulatedVariable
 from tftq.recipe.schema import Format
 from tftq.train.loop import Training
 
@@ -33,6 +34,25 @@ def validation_line(what: str, training: Training, naive: float) -> str:
         f"{what}: {training.updates} updates at {training.samples_per_s:.0f} windows/s; best epoch {training.best_epoch}: "
         f"q-risk {risks} (naive P50 {naive:.4f}), coverage {found.coverage:.3f}"
     )
+
+
+def tables_line(curves: Sequence[TabulatedVariable]) -> str:
+    """How many knots the curves came to, and which of them the most knots do not follow closely enough."""
+    worst = max(curves, key=lambda curve: curve.error)
+    knots = sum(curve.knots for curve in curves)
+    line = f"tables: {knots} knots of {len(curves)} variables, farthest from its curve {worst.error:.2g} ({worst.name})"
+    far = [f"{curve.name} {curve.error:.2g}" for curve in curves if curve.error > TOLERANCE]
+    return line if not far else f"{line}; warning: above the tolerance of {TOLERANCE} with {KNOT_COUNTS[-1]} knots: {', '.join(far)}"
+
+
+def tables_summary(curves: Sequence[TabulatedVariable]) -> dict[str, object]:
+    """The same for summary.json."""
+    return {
+        "variables": len(curves),
+        "knots": sum(curve.knots for curve in curves),
+        "worst_curve_error": max(curve.error for curve in curves),
+        "above_tolerance": [curve.name for curve in curves if curve.error > TOLERANCE],
+    }
 
 
 def exported_table(exported: Mapping[Format, Exported], naive: float) -> Table:

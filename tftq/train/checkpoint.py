@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from tftq.errors import CheckpointError
+from tftq.files import written_whole
 
 FORMAT = 1  # raised whenever older files can no longer be read
 
@@ -26,15 +27,10 @@ def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
     Raises:
         OSError: the disk is full or not writable; the checkpoint before is untouched.
     """
-    part = path.with_name(path.name + ".part")
-    try:
-        with part.open("wb") as file:
-            torch.save({"format": FORMAT, **content}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with written_whole(path) as part, part.open("wb") as file:
+        torch.save({"format": FORMAT, **content}, file)
+        file.flush()
+        os.fsync(file.fileno())
     if os.name == "posix":  # the new name itself reaches the disk only with its folder; Windows cannot open one
         folder = os.open(path.parent, os.O_RDONLY)
         try:

@@ -45,41 +45,6 @@ def build_optimizer(model: nn.Module, recipe: OptimizerRecipe) -> Optimizer:
     return AdamW([_group(place, parameters, recipe) for place, parameters in groups.items()], lr=recipe.lr, fused=True)
 
 
-def carry_over(optimizer: Optimizer, model: nn.Module, recipe: OptimizerRecipe) -> None:
-    """Make an optimizer fit a model whose modules were replaced after it was built.
-
-    A parameter that is still there keeps its group and its state, found by identity, whatever its name is now; parameters that are
-    gone leave with their state; new ones enter the group that their name and shape ask for.
-
-    Args:
-        optimizer: what `build_optimizer` gave; changed in place.
-        model: the changed model.
-        recipe: the recipe that the optimizer was built from.
-
-    Raises:
-        RecipeError: a pattern gets no parameter of the changed model.
-    """
-    _refuse_idle_patterns(model, recipe)
-    places = list(_places(model, recipe.groups))
-    wanted = {id(parameter) for parameter, _ in places}
-    for group in optimizer.param_groups:
-        for gone in (parameter for parameter in group["params"] if id(parameter) not in wanted):
-            optimizer.state.pop(gone, None)
-        group["params"] = [parameter for parameter in group["params"] if id(parameter) in wanted]
-    optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
-
-    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    by_name = {group["name"]: group for group in optimizer.param_groups}
-    for parameter, place in places:
-        if id(parameter) in held:
-            continue
-        if place.name in by_name:
-            by_name[place.name]["params"].append(parameter)
-        else:
-            optimizer.add_param_group(_group(place, [parameter], recipe))
-            by_name[place.name] = optimizer.param_groups[-1]
-
-
 def _group(place: _Place, parameters: list[nn.Parameter], recipe: OptimizerRecipe) -> dict[str, object]:
     lr = recipe.lr if place.pattern is None else recipe.groups[place.pattern]
     decay = recipe.weight_decay if place.decays else 0.0
