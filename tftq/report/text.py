@@ -40,7 +40,8 @@ def tables_line(curves: Sequence[TabulatedVariable]) -> str:
     """How many knots the curves came to, and which of them the most knots do not follow closely enough."""
     worst = max(curves, key=lambda curve: curve.error)
     knots = sum(curve.knots for curve in curves)
-    line = f"tables: {knots} knots of {len(curves)} variables, farthest from its curve {worst.error:.2g} ({worst.name})"
+    distance = f"farthest from its curve {worst.error:.2g} ({worst.name})" if worst.error else "as trained"
+    line = f"tables: {knots} knots of {len(curves)} variables, {distance}"
     far = [f"{curve.name} {curve.error:.2g}" for curve in curves if curve.error > TOLERANCE]
     return line if not far else f"{line}; warning: above the tolerance of {TOLERANCE} with {KNOT_COUNTS[-1]} knots: {', '.join(far)}"
 
