@@ -41,6 +41,7 @@ from tftq.train.qat import qat_schedule, qat_settings
 from tftq.train.validation import naive_q_risk
 
 PUBLISHED = Path("exports")
+INTERRUPTED = 130  # the exit status that shells give to a program stopped by Ctrl-C
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,7 @@ def _trainer(job: Job, model: TemporalFusionTransformer, title: str, folder: Pat
         job.device,
         validate=recipe.validate,
         seed=recipe.seed,
-        recipe=identity(recipe),
+        recipe=f"{identity(recipe)}data: {job.data.train.fingerprint()}\n",
         title=title,
         on_update=(lambda update: phases.apply(model, update)) if phases else (lambda update: None),
         best_from=phases.fake_quant if phases else 0,
@@ -250,7 +251,7 @@ def _announce(job: Job, plans: dict[str, PlannedPeak]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tftq.run") -> int:
-    """The command line; returns the exit status: 0, 1 where the run failed, 2 where the recipe is wrong."""
+    """The command line; returns the exit status: 0, 1 where the run failed, 2 where the recipe is wrong, 130 on Ctrl-C."""
     parser = argparse.ArgumentParser(prog=program, description=__doc__.split("\n")[0], epilog="Example: recipes/qat_int8.yaml")
     parser.add_argument("recipe", type=Path, help="a YAML file, see recipes/")
     parser.add_argument("override", nargs="*", metavar="key=value", help="an option of the recipe, as train.epochs=2 or out=/tmp/run")
@@ -266,6 +267,9 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tf
         except (TftqError, OSError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
+        except KeyboardInterrupt:
+            print("interrupted: go on with --resume and out= the run's folder, or run anew", file=sys.stderr)
+            return INTERRUPTED
     return 0
 
 

@@ -208,3 +208,11 @@ def test_short_segments_are_counted(tmp_path: Path) -> None:
 def test_rows_of_one_bar_each(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a series needs at least two rows"):
         load_bars(bars_recipe(write(tmp_path / "ES.parquet", bar_columns(1))))
+
+
+def test_interleaved_contracts_out_of_order_are_sorted_with_a_notice(tmp_path: Path) -> None:
+    """No row lies next to one of its own contract, and every contract runs backwards."""
+    columns = bar_columns(200) | {"symbol": np.tile(["ESH4", "ESM4"], 100)}
+    columns["ts_event"] = columns["ts_event"][np.repeat(np.arange(100)[::-1], 2)]
+    rows = read_bars(write(tmp_path / "bars.parquet", columns))
+    assert "sorted by time: 198 rows lay before an earlier one" in rows.notes

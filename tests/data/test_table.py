@@ -125,3 +125,28 @@ def test_local_times_without_a_zone_are_taken_as_they_lie(tmp_path: Path) -> Non
     there = read_table(table_recipe(tmp_path / "a.parquet", calendar=["hour"], time_zone="America/Chicago"))
     assert torch.equal(here.rows, there.rows)  # the clock shows the same
     assert (there.times - here.times == 6 * 3_600_000_000_000).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (1.7e9 + np.arange(50) % 15, r"'y': its values lie within 14 of each other near 1\.7e\+09.* subtract a constant"),
+        (np.arange(50) * 1e36, r"'y' holds 4\.9e\+37; allowed are numbers up to 1e\+30"),
+    ],
+)
+def test_what_float32_cannot_tell_apart_is_refused(tmp_path: Path, values: np.ndarray, message: str) -> None:
+    path = write(tmp_path / "a.parquet", table_columns(50) | {"y": values})
+    with pytest.raises(DataError, match=message):
+        read_table(table_recipe(path))
+
+
+def test_a_column_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("time,y,x,x\n2024-01-01T00:00:00Z,1,2,3\n")
+    with pytest.raises(DataError, match="several columns named 'x'"):
+        read_table(table_recipe(tmp_path / "a.csv"))
+
+
+def test_column_names_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("time,y,caf\xe9\n2024-01-01T00:00:00Z,1,2\n".encode("latin-1"))
+    with pytest.raises(DataError, match="UTF-8"):
+        read_table(table_recipe(tmp_path / "a.csv"))

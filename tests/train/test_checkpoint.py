@@ -104,3 +104,14 @@ def test_both_files_of_a_training_are_plain_and_best_serves_without_the_optimize
     assert best["recipe"] == "name: tiny\n"
     assert load_checkpoint(trainer.last).keys() == {"format", "plan", "model", "optimizer", "scaler", "state", "random"}
     assert sorted(os.listdir(tmp_path / "checkpoints")) == ["best.pt", "last.pt"]
+
+
+def test_a_flipped_byte_in_the_middle_is_noticed(tmp_path: Path) -> None:
+    """torch itself reads past it and gives other weights."""
+    path = tmp_path / "last.pt"
+    save_checkpoint(path, {"model": {"weight": torch.arange(4096.0)}})
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_checkpoint(path)

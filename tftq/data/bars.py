@@ -146,7 +146,11 @@ def _find_columns(table: pa.Table, path: Path | str) -> tuple[dict[str, str], li
 def _series(table: pa.Table, column: str | None, path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     if column is None:
         return np.zeros(table.num_rows, np.int64), (path.name.split(".")[0],)
-    symbols = decoded(table, column).cast(pa.string())
+    values = decoded(table, column)
+    try:
+        symbols = values.cast(pa.string())
+    except pa.ArrowException as error:
+        raise DataError(f"column {column!r} holds {values.type}; a symbol is text or a whole number") from error
     if symbols.null_count:
         row = int(np.flatnonzero(symbols.is_null().to_numpy())[0])
         raise DataError(f"column {column!r}: {symbols.null_count} missing, first in row {row}; every bar needs its symbol")

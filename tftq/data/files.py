@@ -39,10 +39,16 @@ def read_file(path: Path | str) -> pa.Table:
             table = pyarrow.csv.read_csv(path)
         else:
             raise DataError(f"data.path: {path.name} is neither .parquet, .pq, .csv nor .csv.gz; convert it to one of these")
+        names = table.column_names
     except pa.ArrowException as error:
         raise DataError(f"data.path: {path} cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"data.path: {path} has column names that are not UTF-8 ({error.reason}); save it as UTF-8") from error
     if table.num_rows == 0:
         raise DataError(f"data.path: {path} has no rows")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(f"data.path: {path} has several columns named {', '.join(map(repr, twice))}; rename or remove them")
     return table
 
 
@@ -65,7 +71,7 @@ def nanoseconds(table: pa.Table, column: str, time_zone: str | None, refuse_naiv
     """A column of times as int64 nanoseconds since 1970 in UTC.
 
     A parquet timestamp without a zone is a local time by the format's own definition, so that it needs `time_zone`
-    where instants matter (`refuse_naive`). Text without an offset says nothing about it and is read as UTC, with a note.
+    where instants matter (`refuse_naive`). Text in a parquet file without an offset says nothing about it and is read as UTC, with a note.
 
     Args:
         table: the file's rows.
@@ -151,7 +157,7 @@ def _parsed(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _epochs(values: pa.ChunkedArray, column: str) -> np.ndarray:
-    whole = values.cast(pa.int64()).to_numpy()
+    whole = values.cast(pa.int64(), safe=False).to_numpy()  # what does not fit comes out negative, and so of no unit
     low, high = int(whole.min()), int(whole.max())
     for per_second in EPOCH_UNITS.values():
         if EPOCH_SECONDS[0] * per_second <= low and high < EPOCH_SECONDS[1] * per_second:

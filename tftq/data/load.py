@@ -13,6 +13,7 @@ from tftq.data.scaling import Scaling, TargetScaling, fit_columns
 from tftq.data.split import split_by_time
 from tftq.data.table import read_table
 from tftq.data.windows import Datasets, Level, Windows
+from tftq.errors import DataError
 
 if TYPE_CHECKING:
     from tftq.recipe.schema import BarsRecipe, TableRecipe
@@ -43,6 +44,9 @@ def load_datasets(recipe: BarsRecipe | TableRecipe) -> Datasets:
     if recipe.test:
         test = Windows("test", source.inputs, source.rows, source.times, source.starts[torch.from_numpy(split.test)], source.target)
 
+    for part in (train, validation, test):
+        if part is not None:
+            _check_finite(part)
     history, constant = fit_columns(source.inputs.history, source.rows[_touched(train)].numpy())
     target_scaling, flat = _fit_target(train)
     parts = [part for part in (train, validation, test) if part is not None]
@@ -59,6 +63,16 @@ def _touched(train: Windows) -> torch.Tensor:
     edges.index_add_(0, train.starts, torch.ones_like(train.starts))
     edges.index_add_(0, train.starts + width, -torch.ones_like(train.starts))
     return edges.cumsum(0)[:-1] > 0
+
+
+def _check_finite(part: Windows) -> None:
+    """Refuse features that overflowed: prices that leap by many orders of magnitude make some."""
+    touched = torch.nonzero(_touched(part)).flatten()
+    bad = ~part.rows[touched].isfinite()
+    if bad.any():
+        row, column = torch.nonzero(bad)[0].tolist()
+        name, time = part.inputs.history[column].name, iso(int(part.times[touched[row]]))
+        raise DataError(f"feature {name!r} is not finite at {time}, in {int(bad.any(1).sum())} rows in all; look at the values there")
 
 
 def _fit_target(train: Windows) -> tuple[TargetScaling, list[str]]:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from tftq.recipe.schema import TableRecipe
 
 
+LARGEST = 1e30  # leaves room for squares and sums in float32
+RESOLVED_STEPS = 1000  # float32 must tell so many values apart over a column's range
+
 def read_table(recipe: TableRecipe) -> Source:
     """Read a parquet or CSV table. The target's own past is the first observed column.
 
@@ -45,6 +48,7 @@ def read_table(recipe: TableRecipe) -> Source:
     times, notes = nanoseconds(table, recipe.time, recipe.time_zone, refuse_naive=False)
     kept, series = np.ones(len(times), bool), np.zeros(len(times), np.int64)
     rows = tidy_rows(kept, times, series, (recipe.target,), columns, recipe.duplicates, recipe.missing)
+    _check_float32(rows.columns)
     needs = Needs(0, recipe.lookback, recipe.horizon)
     segments, cuts = usable(rows, needs)
 
@@ -64,6 +68,21 @@ def read_table(recipe: TableRecipe) -> Source:
         target=Level(torch.from_numpy(rows.columns[recipe.target]), torch.from_numpy(slots), recipe.season, recipe.target),
         notes=notes + rows.notes + cuts,
     )
+
+
+def _check_float32(columns: dict[str, np.ndarray]) -> None:
+    """Refuse columns whose values float32, which everything after computes in, could not hold or could not tell apart."""
+    for name, values in columns.items():
+        finite = values[np.isfinite(values)]
+        largest, width = np.abs(finite).max(initial=0), np.ptp(finite) if len(finite) else 0.0
+        if largest > LARGEST:
+            raise DataError(f"column {name!r} holds {largest:g}; allowed are numbers up to {LARGEST:g}: scale the column down")
+        step = np.spacing(np.float32(largest))
+        if 0 < width < RESOLVED_STEPS * step:
+            raise DataError(
+                f"column {name!r}: its values lie within {width:g} of each other near {largest:g}, where float32 tells only steps of "
+                f"{step:g} apart; subtract a constant from the column"
+            )
 
 
 def _require(table: pa.Table, recipe: TableRecipe) -> None:

@@ -1,5 +1,6 @@
 """Windows: lazy views into one array of rows; nothing is materialised beyond the batch at hand."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -137,6 +138,14 @@ class Windows:
         """The closing price of each window's last history bar, float64 [batch]; price = last close · exp(forecast). Bars only."""
         assert isinstance(self.target, LogReturn)
         return self.target.close[self.last_rows(indices)]
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hexadecimal) of every value and time that the windows can show, and of where they start."""
+        digest = hashlib.sha256()
+        targets = self.target.values(self.last_rows(torch.arange(len(self))), self.inputs.horizon)
+        for tensor in (self.rows, self.times, self.starts, targets):
+            digest.update(tensor.numpy().tobytes())
+        return digest.hexdigest()
 
     def last_rows(self, indices: Tensor | Sequence[int]) -> Tensor:
         """The row of each window's last history bar, int64 [batch]."""

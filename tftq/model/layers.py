@@ -91,9 +91,9 @@ class QuantileHeads(nn.Module):
         """Args: x [..., hidden]. Returns: [..., quantiles], ascending."""
         raw = self.linear(x).float()  # [..., quantiles]
         steps = F.softplus(raw)
-        # Rounding keeps the order: each further quantile adds one more non-negative term to the same sum.
-        with full_precision(x.device):
-            return raw[..., self.median : self.median + 1] + steps @ self.signs
+        # Rounding keeps the order: each further quantile adds one more non-negative term to the same sum. Not a matrix product: that of
+        # a float constant would be one more for the integer graph to explain.
+        return raw[..., self.median : self.median + 1] + (steps.unsqueeze(-1) * self.signs).sum(dim=-2)
 
 
 def _steps_from(median: int, count: int) -> Tensor:

@@ -83,7 +83,7 @@ def _typed(text: str, key: KeyPath, kind: Any) -> Any:
     if text == "null" and nullable(kind):
         return None
     if member is Path:
-        return str(Path(text).expanduser().resolve()) if text else text
+        return _absolute(Path(), text) if text else text
     if member is str or choices(member):
         return text
     parse = parse_texts if get_origin(member) is tuple and str in _elements(member) else parse_value
@@ -104,7 +104,14 @@ def make_absolute(values: dict[str, Any], folder: Path) -> None:
     data = values.get("data")
     for inner, name in ((data, "path"), (values, "out")):
         if isinstance(inner, dict) and isinstance(inner.get(name), str) and inner[name]:
-            inner[name] = str((folder / Path(inner[name]).expanduser()).resolve())
+            inner[name] = _absolute(folder, inner[name])
+
+
+def _absolute(folder: Path, text: str) -> str:
+    try:
+        return str((folder / Path(text).expanduser()).resolve())
+    except (RuntimeError, ValueError):  # the home of nobody, or a NUL character: validation and the reader say what is wrong
+        return text
 
 
 def without_empty_sections(values: dict[str, Any], kind: Any = Recipe) -> dict[str, Any]:

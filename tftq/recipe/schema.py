@@ -37,6 +37,8 @@ def _frozen(value: Any) -> Any:
 def _path(value: Any) -> Any:
     if value == "":
         raise _contradiction("found an empty path; allowed: a path")
+    if isinstance(value, str) and "\0" in value:
+        raise _contradiction("found a path with a NUL character; allowed: a path")
     return value
 
 
@@ -45,7 +47,7 @@ def _contradiction(message: str, key: str = "") -> PydanticCustomError:
     return PydanticCustomError("contradiction", "{message}", {"message": message, "key": key})
 
 
-Count = Annotated[int, BeforeValidator(_whole), Ge(1)]
+Count = Annotated[int, BeforeValidator(_whole), Ge(1), Le(1_000_000)]
 Whole = Annotated[int, BeforeValidator(_whole), Ge(0)]
 Positive = Annotated[float, Gt(0)]
 NotNegative = Annotated[float, Ge(0)]
@@ -107,6 +109,13 @@ class TableRecipe(_AnyData):
     season: Count  # rows of one season, for the naive baseline
 
     _once = field_validator("known", "observed", "calendar")(_unique)
+
+    @field_validator("target")
+    @classmethod
+    def _not_the_time(cls, target: str, info: ValidationInfo) -> str:
+        if target == info.data.get("time"):
+            raise _contradiction(f"{target} is the time; allowed: a column to forecast")
+        return target
 
     @field_validator("observed")
     @classmethod

@@ -3,6 +3,8 @@
 import os
 import pickle
 import random
+import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,10 @@ from tftq.errors import CheckpointError
 from tftq.files import written_whole
 
 FORMAT = 1  # raised whenever older files can no longer be read
+
+
+# What zipfile, torch and pickle raise at a file that is damaged, or that never was one.
+_DAMAGE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, UnicodeDecodeError, pickle.UnpicklingError)
 
 
 def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
@@ -46,10 +52,13 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         CheckpointError: there is none, it is damaged, or of another version of the format.
     """
     try:
+        with zipfile.ZipFile(path) as archive:  # torch reads past a flipped byte, but it wrote a checksum of every part
+            if (part := archive.testzip()) is not None:
+                raise CheckpointError(f"{path}: damaged in {part}; use another checkpoint or train anew")
         content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: no checkpoint there; train without resuming, or name the run's folder") from error
-    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except _DAMAGE as error:
         reason = str(error).split("\n")[0]
         raise CheckpointError(f"{path}: damaged, or no checkpoint of tftq ({reason}); use another checkpoint or train anew") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
