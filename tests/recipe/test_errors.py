@@ -79,7 +79,10 @@ train:
         (BARS + "train: {clip_norm: true}", "train.clip_norm (line 3): found True; allowed: a number, above 0 or null"),
         (BARS + "train: {batch_size: 0}", "train.batch_size (line 3): found 0; allowed: a whole number, at least 1, at most 1000000"),
         (BARS + "train: {batch_size: null}", "train.batch_size (line 3): found None; allowed: a whole number, at least 1, at most 1000000"),
-        (BARS + "validate: {batch_size: 0}", "validate.batch_size (line 3): found 0; allowed: a whole number, at least 1, at most 1000000 or null"),
+        (
+            BARS + "validate: {batch_size: 0}",
+            "validate.batch_size (line 3): found 0; allowed: a whole number, at least 1, at most 1000000 or null",
+        ),
         (BARS + "train: {optimizer: {groups: {a: -1}}}", "train.optimizer.groups.a (line 3): found -1; allowed: a number, above 0"),
         (BARS + "export: {publish: 1}", "export.publish (line 3): found 1; allowed: true or false"),
         (BARS + "export: {formats: [fp23]}", "export.formats.0 (line 3): found 'fp23'; allowed: fp32, fp16, int8_ptq, int8_qat; did you"),
