@@ -37,7 +37,7 @@ from tftq.train.build import architecture_of, build_model, plan_training
 from tftq.train.device import choose_device, seed_everything
 from tftq.train.loop import Trainer
 from tftq.train.precision import Precision
-from tftq.train.qat import drop_nothing, qat_schedule, qat_settings
+from tftq.train.qat import qat_schedule, qat_settings
 from tftq.train.validation import naive_q_risk
 
 PUBLISHED = Path("exports")
@@ -159,7 +159,6 @@ def _train(job: Job, model: TemporalFusionTransformer, plans: dict[str, PlannedP
 def _train_quantized(job: Job, prepared: TemporalFusionTransformer, phases: QatSchedule, plan: PlannedPeak) -> dict[str, Any]:
     """Train the tables and everything else through fake quantization, in place, and say what it came to."""
     prepared.train()
-    drop_nothing(prepared)
     folder = job.folder.path / "qat"
     job.watch.timeline.stage = "qat"
     with job.watch.watching(prepared):
@@ -184,6 +183,7 @@ def _trainer(job: Job, model: TemporalFusionTransformer, title: str, folder: Pat
         title=title,
         on_update=(lambda update: phases.apply(model, update)) if phases else (lambda update: None),
         best_from=phases.fake_quant if phases else 0,
+        keep_start=phases is not None,  # QAT then ends no worse than what calibration alone came to
     )
 
 

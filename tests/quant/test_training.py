@@ -19,7 +19,6 @@ from tftq.train.loop import Trainer
 from tftq.train.loss import quantile_loss
 from tftq.train.optimizer import build_optimizer
 from tftq.train.precision import Precision
-from tftq.train.qat import drop_nothing
 from tftq.train.schedule import Schedule
 from tftq.train.validation import validate
 
@@ -69,15 +68,6 @@ def ordered(weights: dict[int, Tensor], names: list[str], reference: list[str]) 
 
 
 @pytest.mark.parametrize("lstm", ["fp32", "int8"])
-def test_qat_drops_nothing() -> None:
-    """In training mode the prepared model then gives the same twice, between the layers of the LSTM too."""
-    model = prepare(small_table(), lstm="int8").train()
-    batch = small_batch()
-    assert not torch.equal(model(*batch.inputs), model(*batch.inputs))
-    drop_nothing(model)
-    assert torch.equal(model(*batch.inputs), model(*batch.inputs))
-
-
 def test_until_fake_quant_the_training_is_that_of_the_float_table_bit_for_bit(lstm: str, tmp_path: Path) -> None:
     """Q1, with dropout on: the weights before update 5 and its predecessors' forecasts are equal, those of update 5 are not."""
     table = small_table()

@@ -80,7 +80,7 @@ def tiny_trainer(
     """A trainer of 3 epochs over batches of 2; `options` of TrainRecipe and of Trainer, the latter by their names."""
     own = {
         name: options.pop(name)
-        for name in ("seed", "recipe", "on_update", "best_from", "train", "validation", "timeline")
+        for name in ("seed", "recipe", "on_update", "best_from", "keep_start", "train", "validation", "timeline")
         if name in options
     }
     settings = TrainRecipe(**{"epochs": 3, "batch_size": 2, **options})

@@ -306,3 +306,14 @@ def test_a_frozen_parameter_does_not_move(tmp_path: Path) -> None:
     tiny_trainer(tmp_path, model).fit()
     moved = {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
     assert moved == set(before) - {"body.weight"}
+
+
+def test_the_start_is_kept_where_no_epoch_improves_on_it(tmp_path: Path) -> None:
+    """A learning rate that ruins the model: what is left are the weights it came with, as epoch 0."""
+    model = TinyModel(dropout=0.5)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    ruin = {"optimizer": {"lr": 50.0}, "clip_norm": None}
+    result = tiny_trainer(tmp_path / "kept", model, keep_start=True, **ruin).fit()
+    assert result.best_epoch == 0
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert tiny_trainer(tmp_path / "not", TinyModel(dropout=0.5), **ruin).fit().best_epoch > 0

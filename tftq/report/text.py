@@ -30,8 +30,9 @@ def validation_line(what: str, training: Training, naive: float) -> str:
     """How good a training's best epoch is, beside the naive baseline."""
     found = training.validation
     risks = ", ".join(f"P{100 * quantile:g} {risk:.4f}" for quantile, risk in found.q_risk.items())
+    best = f"best epoch {training.best_epoch}" if training.best_epoch else "no epoch was better than the model it began with"
     return (
-        f"{what}: {training.updates} updates at {training.samples_per_s:.0f} windows/s; best epoch {training.best_epoch}: "
+        f"{what}: {training.updates} updates at {training.samples_per_s:.0f} windows/s; {best}: "
         f"q-risk {risks} (naive P50 {naive:.4f}), coverage {found.coverage:.3f}"
     )
 

@@ -39,7 +39,7 @@ class Training:
         updates: applied updates.
         skipped: FP16 steps that overflowed and were not applied.
         samples_per_s: windows trained on in a second of training, validation and checkpoints not counted.
-        best_epoch: the epoch whose weights the model holds, counted from 1.
+        best_epoch: the epoch whose weights the model holds, counted from 1; 0 is the model as it came.
         validation: the validation of that epoch.
     """
 
@@ -107,6 +107,7 @@ class Trainer:
         on_update: called with the number of an update before it is computed, and again if FP16 skipped it; what it sets must follow
             from that number alone, since a resumed training starts at any number.
         best_from: the first update whose model may be the best one; QAT begins at the update that quantizes everything.
+        keep_start: the model as it comes counts as epoch 0, and is what is left where no epoch improves on it.
         title: what the progress bar calls this training.
     """
 
@@ -125,13 +126,14 @@ class Trainer:
         recipe: str,
         on_update: Callable[[int], None] = lambda update: None,
         best_from: int = 0,
+        keep_start: bool = False,
         title: str = "training",
     ) -> None:
         self.model = model.to(device)
         self.train, self.validation = train, validation
         self.settings, self.validate_settings = settings, validate
         self.timeline, self.recipe, self.title = timeline, recipe, title
-        self.on_update, self.best_from = on_update, best_from
+        self.on_update, self.best_from, self.keep_start = on_update, best_from, keep_start
 
         self.precision = Precision(settings.precision, device)
         self.scaler = self.precision.scaler()
@@ -162,6 +164,8 @@ class Trainer:
             self._resume()
         else:
             self.metrics.unlink(missing_ok=True)  # of a training that was interrupted before its first checkpoint
+            if self.keep_start:
+                self._keep_start()
         with TrainingBar(self.title, self.settings.epochs, self.sampler.groups_per_epoch, self.precision.device) as bar:
             while self.state.epoch <= self.settings.epochs and not self.state.stopped:
                 self._epoch(bar)
@@ -170,6 +174,11 @@ class Trainer:
         load_model(self.model, best, self.best)
         rate = self.state.windows / self.state.seconds
         return Training(self.state.update, self.state.skipped, rate, best["epoch"], Validation(**best["validation"]))
+
+    def _keep_start(self) -> None:
+        found = validate(self.model, self.validation, self._validation_batch, self.precision)
+        self.state.best_loss = found.loss
+        self._save_best(found, epoch=0)
 
     def _epoch(self, bar: TrainingBar) -> None:
         state = self.state
@@ -267,9 +276,9 @@ class Trainer:
 
         if state.update <= self.best_from and state.epoch < self.settings.epochs:
             state.patient_since = state.epoch
-        elif found.loss < state.best_loss or not state.best_epoch:
+        elif found.loss < state.best_loss:
             state.best_loss, state.best_epoch, state.patient_since = found.loss, state.epoch, state.epoch
-            self._save_best(found)
+            self._save_best(found, state.epoch)
         patience = self.settings.patience
         state.stopped = patience is not None and state.epoch - state.patient_since >= patience
         return found
@@ -316,8 +325,8 @@ class Trainer:
             "param groups": [f"{group['name']}: lr {group['base_lr']}, {len(group['params'])} parameters" for group in groups],
         }
 
-    def _save_best(self, found: Validation) -> None:
-        content = {"recipe": self.recipe, "model": self.model.state_dict(), "epoch": self.state.epoch, "validation": asdict(found)}
+    def _save_best(self, found: Validation, epoch: int) -> None:
+        content = {"recipe": self.recipe, "model": self.model.state_dict(), "epoch": epoch, "validation": asdict(found)}
         save_checkpoint(self.best, content)
 
     def _save_last(self) -> None:

@@ -2,8 +2,6 @@
 
 import math
 
-from torch import nn
-
 from tftq.quant.schedule import QatSchedule
 from tftq.recipe.schema import Recipe, TrainRecipe
 
@@ -16,18 +14,6 @@ def qat_settings(recipe: Recipe) -> TrainRecipe:
     qat = recipe.quant.qat
     optimizer = recipe.train.optimizer.model_copy(update={"lr": qat.lr, "groups": {}})
     return recipe.train.model_copy(update={"epochs": qat.epochs, "optimizer": optimizer, "schedule": qat.schedule, "patience": None})
-
-
-def drop_nothing(model: nn.Module) -> None:
-    """Switch dropout off for good, in place.
-
-    Ranges must be learned from what the deployed model computes; with dropout they widen, and the structured table lost 1 % by it.
-    """
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        elif isinstance(module, nn.LSTM):
-            module.dropout = 0.0
 
 
 def qat_schedule(recipe: Recipe, windows: int) -> QatSchedule:
