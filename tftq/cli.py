@@ -18,7 +18,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def validate(arguments: Sequence[str]) -> int:
-    """check a recipe and print it with every option resolved"""
+    """check a recipe (not its data) and print it with every option resolved"""
     from tftq.errors import RecipeError
     from tftq.recipe.loading import load_recipe, recipe_hash, resolved_yaml
     from tftq.recipe.text import parse_value

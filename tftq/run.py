@@ -125,6 +125,7 @@ def _stages(job: Job, phases: QatSchedule | None, plans: dict[str, PlannedPeak])
 
     if recipe.export.publish:
         publish(exported, PUBLISHED / recipe.name)
+        job.console.print(f"published: {', '.join(exported)} in {PUBLISHED / recipe.name}", highlight=False, soft_wrap=True)
     summary["memory"] |= {**job.watch.timeline.summary(), "planned_peak_bytes": max(plan.peak_bytes for plan in plans.values())}
     summary["models"] = {kind: made.summary() for kind, made in exported.items()}
     job.console.print(exported_table(exported, naive_q_risk(job.data.validation)))

@@ -141,6 +141,8 @@ def test_a_forecast_that_is_not_finite_is_an_error_that_names_its_windows(tmp_pa
 def finished(tmp_path: Path) -> Exported:
     """An export as a run leaves it, unproven."""
     quality = Validation(1, 0.0, {0.5: 0.0}, {0.5: [0.0]}, 1.0, 0.0)
+    for kind in ("fp32", "int8_ptq"):
+        (tmp_path / f"{kind}.export.json").write_text(kind)
     return Exported(write_stub(tmp_path / "fp32.onnx"), proof=None, quality=quality, test=None)  # type: ignore[arg-type]
 
 
@@ -148,11 +150,11 @@ def test_publishing_copies_whole_files(tmp_path: Path, finished: Exported) -> No
     other = dataclasses.replace(finished, path=write_stub(tmp_path / "int8_ptq.onnx", integer=True))
     target = tmp_path / "published" / "name"
     publish({"fp32": finished, "int8_ptq": other}, target)
-    assert sorted(file.name for file in target.iterdir()) == ["fp32.onnx", "int8_ptq.onnx"]
+    assert sorted(file.name for file in target.iterdir()) == ["fp32.export.json", "fp32.onnx", "int8_ptq.export.json", "int8_ptq.onnx"]
     assert all((target / model.path.name).read_bytes() == model.path.read_bytes() for model in (finished, other))
     publish({"fp32": dataclasses.replace(finished, path=write_stub(finished.path, integer=True))}, target)
     assert (target / "fp32.onnx").read_bytes() == other.path.read_bytes()  # the newer run replaces the older
-    assert not (target / "int8_ptq.onnx").exists()  # which nothing of the newer run has replaced
+    assert sorted(file.name for file in target.iterdir()) == ["fp32.export.json", "fp32.onnx"]  # nothing of the older run is left
 
 
 def test_an_interrupted_copy_leaves_the_older_file_whole(tmp_path: Path, finished: Exported, monkeypatch: pytest.MonkeyPatch) -> None:

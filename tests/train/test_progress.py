@@ -21,7 +21,7 @@ def test_a_terminal_sees_loss_rate_and_memory() -> None:
         bar.start_validation(10)
         bar.validated(4)
         bar._progress.refresh()
-    for text in ("training 2/3", "6/8", "loss 0.125", "lr 0.001", "memory", "MiB"):
+    for text in ("training 2/3", "6/8", "loss 0.125", "lr 0.001", "process", "MiB"):
         assert text in training
     assert "training: validating" in screen.getvalue() and "4/10" in screen.getvalue()
 

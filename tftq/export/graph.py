@@ -5,6 +5,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import onnx
 import torch
@@ -71,8 +72,9 @@ def _versions() -> dict[str, str | None]:
     return {name: installed(name) for name in ("tftq", "torch", "onnx", "onnxscript")}
 
 
-def read_metadata(graph: onnx.ModelProto) -> dict[str, object]:
-    """What `build_graph` noted in a model."""
+def read_metadata(model: onnx.ModelProto | Path | str) -> dict[str, object]:
+    """What `build_graph` noted in a model, or in a file of one."""
+    graph = model if isinstance(model, onnx.ModelProto) else onnx.load(model)
     return next(json.loads(entry.value) for entry in graph.metadata_props if entry.key == METADATA_KEY)
 
 

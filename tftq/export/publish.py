@@ -93,13 +93,14 @@ def export_model(
 
 
 def publish(exported: Mapping[Format, Exported], folder: Path) -> None:
-    """Copy the models of a run to the folder that ensembles load from, each whole, and remove those of earlier runs that this one lacks."""
+    """Copy models and their proofs to the folder that ensembles load from, each whole, in place of those of the run before."""
     folder.mkdir(parents=True, exist_ok=True)
-    for stale in {*folder.glob("*.onnx")} - {folder / model.path.name for model in exported.values()}:
+    files = [path for model in exported.values() for path in (model.path, model.path.with_suffix(".export.json"))]
+    for stale in {*folder.glob("*.onnx"), *folder.glob("*.export.json")} - {folder / path.name for path in files}:
         stale.unlink()
-    for model in exported.values():
-        with written_whole(folder / model.path.name) as part:
-            shutil.copyfile(model.path, part)
+    for path in files:
+        with written_whole(folder / path.name) as part:
+            shutil.copyfile(path, part)
 
 
 def _some(windows: Windows, count: int = 32) -> Batch:

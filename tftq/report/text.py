@@ -70,6 +70,7 @@ def exported_table(exported: Mapping[Format, Exported], naive: float) -> Table:
             "resident": f"{cost['rss_bytes'] / 1e6:.0f} MB",
             "latency, batch 1": f"{cost['latency_ms']:.2f} ms",
             f"P50 q-risk (naive {naive:.4f})": f"{quality.q_risk[0.5]:.4f}",
+            **({} if model.test is None else {"P50 q-risk, test part": f"{model.test.q_risk[0.5]:.4f}"}),
             "quantile loss": f"{quality.loss:.5f}",
             "integer products": str(sum(census.integer_products.values())),
             "weights in INT8": f"{census.int8_weight_share:.0%}",

@@ -48,7 +48,8 @@ class TrainingBar:
     def update(self, loss: float, lr: float) -> None:
         """Count one update."""
         if not self._progress.disable:
-            status = f"loss {loss:.4g}  lr {lr:.3g}  memory {_memory_in_use(self._device) / 2**20:,.0f} MiB"
+            whose = "GPU" if self._device.type == "cuda" else "process"
+            status = f"loss {loss:.4g}  lr {lr:.3g}  {whose} {_memory_in_use(self._device) / 2**20:,.0f} MiB"
             self._progress.update(self._task, advance=1, status=status)
 
     def start_validation(self, windows: int) -> None:
