@@ -103,7 +103,7 @@ def test_no_float_weight_is_multiplied_in_an_int8_export(make: Make, name: str, 
     made = make(name)
     census = take_census(made.path, tmp_path / "optimised.onnx")
     products = sum(node.op_type in ("Gemm", "MatMul") for node in made.graph.node)
-    of_activations = 3  # query · key, weights · value, steps · signs
+    of_activations = 2  # query · key, weights · value
     assert census.float_weight_products == 0
     assert sum(census.integer_products.values()) == products - of_activations
     assert census.int8_share_outside_lstm >= 0.98
