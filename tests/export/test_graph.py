@@ -24,6 +24,7 @@ from tftq.export.measure import feeds, open_session
 from tftq.model.size import parameter_count
 from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable
 from tftq.quant.prepare import prepared_copy
+from tftq.versions import installed
 
 FLOAT = ["small fp32", "large fp32"]
 INTEGER = ["small int8", "folded int8", "paper int8", "large int8", "large int8, lstm fp32"]
@@ -200,8 +201,11 @@ def test_the_lstm_stays_in_the_storage_that_was_asked_for(make: Make) -> None:
 
 
 def test_a_caller_finds_everything_in_the_metadata(make: Make) -> None:
-    model = onnx.load(make("small int8").path)
-    assert read_metadata(model) == {
+    path = make("small int8").path
+    found = read_metadata(path)
+    assert found == read_metadata(onnx.load(path))
+    assert found.pop("versions") == {name: installed(name) for name in ("tftq", "torch", "onnx", "onnxscript")}
+    assert found == {
         "recipe": "small",
         "recipe_hash": "abc",
         "lookback": 12,
