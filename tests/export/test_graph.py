@@ -202,8 +202,8 @@ def test_the_lstm_stays_in_the_storage_that_was_asked_for(make: Make) -> None:
 
 def test_a_caller_finds_everything_in_the_metadata(make: Make) -> None:
     path = make("small int8").path
-    found = read_metadata(path)
-    assert found == read_metadata(onnx.load(path))
+    model, found = onnx.load(path), read_metadata(path)
+    assert found == read_metadata(model)
     assert found.pop("versions") == {name: installed(name) for name in ("tftq", "torch", "onnx", "onnxscript")}
     assert found == {
         "recipe": "small",
