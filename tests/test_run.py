@@ -188,3 +188,21 @@ def test_cuda_that_is_not_there_is_an_error(tmp_path: Path, capsys: pytest.Captu
         pytest.skip("this machine has a CUDA device")
     assert main([str(QAT), "device=cuda", f"out={tmp_path / 'run'}"]) == 2
     assert "device: cuda is asked for, but" in capsys.readouterr().err
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tftq.run, "run", interrupted)
+    assert main([str(QAT), f"out={tmp_path / 'run'}"]) == 130
+    assert "--resume" in capsys.readouterr().err
+
+
+def test_a_checkpoint_knows_its_data() -> None:
+    """One value changed: what a checkpoint must match to be resumed is another."""
+    windows = load_datasets(load_recipe(QAT, SMALL).data).train
+    before = windows.fingerprint()
+    assert before == load_datasets(load_recipe(QAT, SMALL).data).train.fingerprint()
+    windows.rows[100, 3] += 1e-6
+    assert windows.fingerprint() != before
