@@ -77,12 +77,14 @@ class ListTimeline:
 def tiny_trainer(
     folder: Path, model: nn.Module | None = None, *, windows: int = 16, validate: ValidateRecipe | None = None, **options: Any
 ) -> Trainer:
-    """A trainer of 3 epochs over batches of 2; `options` of TrainRecipe and of Trainer, the latter by their names."""
+    """A trainer of 3 epochs over batches of 2; `options` of TrainRecipe and of Trainer, the latter by name (`forward`: its batch)."""
     own = {
         name: options.pop(name)
         for name in ("seed", "recipe", "on_update", "best_from", "keep_start", "train", "validation", "timeline")
         if name in options
     }
+    if "forward" in options:
+        own["batch_size"] = options.pop("forward")
     settings = TrainRecipe(**{"epochs": 3, "batch_size": 2, **options})
     return Trainer(
         model if model is not None else TinyModel(),

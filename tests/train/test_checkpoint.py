@@ -20,7 +20,7 @@ def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
     save_checkpoint(path, {"weights": torch.arange(3.0), "update": 4, "risk": {0.5: 0.25}})
     content = load_checkpoint(path)
     assert torch.equal(content.pop("weights"), torch.arange(3.0))
-    assert content == {"format": 1, "update": 4, "risk": {0.5: 0.25}}
+    assert content == {"format": 2, "update": 4, "risk": {0.5: 0.25}}
     assert os.listdir(tmp_path) == ["last.pt"]
 
 
@@ -60,7 +60,7 @@ def test_a_missing_damaged_or_foreign_file_is_refused(tmp_path: Path) -> None:
             load_checkpoint(tmp_path / name)
     for content, found in (({"format": 0}, "format 0"), ([1], "format list")):
         torch.save(content, tmp_path / "other.pt")
-        with pytest.raises(CheckpointError, match=rf"{found} cannot be read; allowed: 1"):
+        with pytest.raises(CheckpointError, match=rf"{found} cannot be read; allowed: 2"):
             load_checkpoint(tmp_path / "other.pt")
 
 
@@ -72,7 +72,7 @@ class Malicious:
 
 
 def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
-    torch.save({"format": 1, "code": Malicious()}, tmp_path / "bad.pt")
+    torch.save({"format": 2, "code": Malicious()}, tmp_path / "bad.pt")
     with pytest.raises(CheckpointError, match="damaged, or no checkpoint"):
         load_checkpoint(tmp_path / "bad.pt")
     assert not Malicious.ran

@@ -76,6 +76,22 @@ def test_accumulated_gradients_are_those_of_one_big_batch_the_last_partial_group
     assert metrics_lines(tmp_path / "small")[0]["train_loss"] == pytest.approx(metrics_lines(tmp_path / "big")[0]["train_loss"])
 
 
+def test_smaller_forward_passes_change_no_gradient(tmp_path: Path) -> None:
+    """39 windows in groups of 16, 16 and 7, forwarded 3 at a time."""
+    found = []
+    for name, forward in (("whole", None), ("parts", 3)):
+        trainer = tiny_trainer(tmp_path / name, windows=39, batch_size=8, accumulate=2, epochs=1, clip_norm=None, forward=forward)
+        gradients = Gradients(trainer)
+        trainer.fit()
+        found.append(gradients.steps)
+    sizes = [batch for training, batch in trainer.model.seen if training]
+    assert sizes == [3, 3, 3, 3, 3, 1, 3, 3, 3, 3, 3, 1, 3, 3, 1]
+    assert trainer.model.validation_batches() == [3, 3, 3, 1], "validation takes no more than training"
+    assert trainer.batch_size == metrics_lines(tmp_path / "parts")[0]["batch_size"] == 3
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
 def test_the_logged_loss_is_the_mean_over_windows(tmp_path: Path) -> None:
     windows, model = TinyWindows(13), TinyModel()
     trainer = tiny_trainer(tmp_path, model, train=windows, epochs=1, batch_size=4, optimizer=OptimizerRecipe(lr=1e-12))
@@ -170,6 +186,13 @@ def test_batches_are_numbered_through_accumulated_groups(tmp_path: Path) -> None
     timeline = ListTimeline()
     tiny_trainer(tmp_path, timeline=timeline, epochs=1, accumulate=3, memory_every=2).fit()
     assert [phase for phase, _ in timeline.records if "BATCH" in phase] == [f"TRAIN_BATCH_{number}" for number in (0, 2, 4, 6)]
+
+
+@pytest.mark.parametrize("forward", [8, 4, 3, 1])
+def test_batches_are_numbered_as_asked_for_however_they_are_forwarded(tmp_path: Path, forward: int) -> None:
+    timeline = ListTimeline()
+    tiny_trainer(tmp_path, windows=32, timeline=timeline, epochs=1, batch_size=8, accumulate=2, memory_every=1, forward=forward).fit()
+    assert [phase for phase, _ in timeline.records if "BATCH" in phase] == [f"TRAIN_BATCH_{number}" for number in range(4)]
 
 
 def test_every_few_epochs_and_the_last_are_validated(tmp_path: Path) -> None:
@@ -282,7 +305,7 @@ def test_validation_never_forwards_more_than_training(tmp_path: Path) -> None:
 
 def test_a_larger_validation_batch_is_used_with_a_warning(tmp_path: Path) -> None:
     model = TinyModel()
-    with pytest.warns(UserWarning, match=r"validate\.batch_size 10 is larger than train\.batch_size 2"):
+    with pytest.warns(UserWarning, match=r"validate\.batch_size 10 is larger than the 2 windows of a forward"):
         trainer = tiny_trainer(tmp_path, model, validate=ValidateRecipe(batch_size=10))
     trainer.fit()
     assert model.validation_batches() == [10] * 3

@@ -12,7 +12,8 @@ import torch
 from tests.train.stand_ins import TinyModel, TinyWindows, metrics_lines, tiny_trainer
 from tftq.errors import CheckpointError
 from tftq.recipe.schema import OptimizerRecipe, ScheduleRecipe
-from tftq.train.loop import Trainer, Training
+from tftq.train.loop import Trainer
+from tftq.train.state import Training
 
 OPTIONS: dict[str, Any] = {
     "windows": 15,  # 8 groups an epoch, the last of one window; 24 updates in all

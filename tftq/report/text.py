@@ -9,7 +9,7 @@ from tftq.memory.plan import PlannedPeak
 from tftq.memory.timeline import Timeline
 from tftq.model.tabulate import KNOT_COUNTS, TOLERANCE, TabulatedVariable
 from tftq.recipe.schema import Format
-from tftq.train.loop import Training
+from tftq.train.state import Training
 
 
 def planned_line(stage: str, plan: PlannedPeak, budget_mb: int) -> str:

@@ -16,7 +16,7 @@ from torch import nn
 from tftq.errors import CheckpointError
 from tftq.files import written_whole
 
-FORMAT = 1  # raised whenever older files can no longer be read
+FORMAT = 2  # raised whenever older files can no longer be read
 
 
 # What zipfile, torch and pickle raise at a file that is damaged, or that never was one.

@@ -6,10 +6,10 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from difflib import unified_diff
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -21,72 +21,15 @@ from tftq.train.checkpoint import load_checkpoint, load_model, random_state, res
 from tftq.train.finite import NonFiniteError, explain, not_finite_gradients
 from tftq.train.interfaces import Timeline, Windows
 from tftq.train.loss import quantile_loss
-from tftq.train.metrics import Validation, validation_summary
+from tftq.train.metrics import Validation
 from tftq.train.offload import offloaded
 from tftq.train.optimizer import build_optimizer
 from tftq.train.precision import Precision
 from tftq.train.progress import TrainingBar
 from tftq.train.sampler import Sampler
 from tftq.train.schedule import Schedule
+from tftq.train.state import State, Training
 from tftq.train.validation import validate
-
-
-@dataclass(frozen=True)
-class Training:
-    """What a training came to; the model holds the best weights.
-
-    Args:
-        updates: applied updates.
-        skipped: FP16 steps that overflowed and were not applied.
-        samples_per_s: windows trained on in a second of training, validation and checkpoints not counted.
-        best_epoch: the epoch whose weights the model holds, counted from 1; 0 is the model as it came.
-        validation: the validation of that epoch.
-    """
-
-    updates: int
-    skipped: int
-    samples_per_s: float
-    best_epoch: int
-    validation: Validation
-
-    def summary(self) -> dict[str, Any]:
-        """What summary.json says of it."""
-        return {
-            "updates": self.updates,
-            "skipped_updates": self.skipped,
-            "best_epoch": self.best_epoch,
-            "samples_per_s": self.samples_per_s,
-            "val": validation_summary(self.validation),
-        }
-
-
-@dataclass
-class Epoch:
-    """Sums over the updates of one epoch so far."""
-
-    windows: int = 0
-    loss: float = 0.0  # Σ loss of a window
-    norm: float = 0.0  # Σ gradient norm of the applied updates, before clipping
-    applied: int = 0
-    skipped: int = 0
-    seconds: float = 0.0
-
-
-@dataclass
-class State:
-    """Where a training stands, beside its model, optimizer, scaler and random generators."""
-
-    update: int = 0  # applied updates so far, and so the number of the next one
-    epoch: int = 1
-    position: int = 0  # groups of this epoch that have been used
-    best_loss: float = math.inf
-    best_epoch: int = 0
-    patient_since: int = 0  # the epoch that early stopping counts from
-    stopped: bool = False
-    skipped: int = 0
-    windows: int = 0
-    seconds: float = 0.0
-    sums: Epoch = field(default_factory=Epoch)
 
 
 class Trainer:
@@ -109,6 +52,8 @@ class Trainer:
         best_from: the first update whose model may be the best one; QAT begins at the update that quantizes everything.
         keep_start: the model as it comes counts as epoch 0, and is what is left where no epoch improves on it.
         title: what the progress bar calls this training.
+        batch_size: windows to a forward pass, at most `settings.batch_size`, which is the default. Fewer need less memory; an update
+            is computed from the same windows, and its gradients are the same but for rounding.
     """
 
     def __init__(
@@ -128,7 +73,9 @@ class Trainer:
         best_from: int = 0,
         keep_start: bool = False,
         title: str = "training",
+        batch_size: int | None = None,
     ) -> None:
+        assert batch_size is None or 1 <= batch_size <= settings.batch_size, (batch_size, settings.batch_size)
         self.model = model.to(device)
         self.train, self.validation = train, validation
         self.settings, self.validate_settings = settings, validate
@@ -142,7 +89,7 @@ class Trainer:
         self.sampler = Sampler(len(train), settings.batch_size * settings.accumulate, seed)
         self.schedule = Schedule.of(settings.schedule, settings.epochs * self.sampler.groups_per_epoch)
         self.quantiles = torch.tensor(cast(tuple[float, ...], self.model.quantiles), device=device)
-        self.state = State()
+        self.state = State(batch_size or settings.batch_size)
 
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         self.metrics = folder / "metrics.jsonl"
@@ -173,7 +120,14 @@ class Trainer:
         best = load_checkpoint(self.best)
         load_model(self.model, best, self.best)
         rate = self.state.windows / self.state.seconds
-        return Training(self.state.update, self.state.skipped, rate, best["epoch"], Validation(**best["validation"]))
+        found = Validation(**best["validation"])
+        state = self.state
+        return Training(state.update, state.skipped, rate, best["epoch"], found, state.batch_size, state.out_of_memory)
+
+    @property
+    def batch_size(self) -> int:
+        """Windows to a forward pass now."""
+        return self.state.batch_size
 
     def _keep_start(self) -> None:
         found = validate(self.model, self.validation, self._validation_batch, self.precision)
@@ -197,7 +151,7 @@ class Trainer:
 
         found = self._validation(bar) if epoch % self.validate_settings.every == 0 or epoch == self.settings.epochs else None
         self._log(found)
-        self._next_epoch()
+        self.state.next_epoch()
         self._save_last()
         self.timeline.record("AFTER_CHECKPOINT", epoch)
         self.timeline.record("EPOCH_END", epoch)
@@ -209,7 +163,7 @@ class Trainer:
         self.on_update(state.update)
 
         total = torch.zeros((), device=self.precision.device)
-        for number, indices in enumerate(group.split(self.settings.batch_size), state.position * self.settings.accumulate):
+        for offset, indices in zip(range(0, len(group), self.batch_size), group.split(self.batch_size), strict=True):
             batch = self.train.batch(indices).to(self.precision.device)
             with self.precision.autocast():
                 forecast = self.model(*batch.inputs)
@@ -217,8 +171,7 @@ class Trainer:
             loss = loss * (len(indices) / len(group))  # so that the sum is the mean over the group, ragged batches included
             self.scaler.scale(loss).backward()
             total += loss.detach()
-            if number % self.settings.memory_every == 0:
-                self.timeline.record(f"TRAIN_BATCH_{number}", state.epoch)
+            self._record_batch(offset)
 
         self.scaler.unscale_(self.optimizer)
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
@@ -238,6 +191,13 @@ class Trainer:
             sums.skipped += 1
         bar.update(loss_value, self.optimizer.param_groups[0]["lr"])
 
+    def _record_batch(self, offset: int) -> None:
+        """Leave a record of a forward pass over the windows from `offset` of the group; batches count as if none had been lowered."""
+        number, into = divmod(offset, self.settings.batch_size)
+        number += self.state.position * self.settings.accumulate
+        if into < self.batch_size and number % self.settings.memory_every == 0:  # the first forward pass of its batch
+            self.timeline.record(f"TRAIN_BATCH_{number}", self.state.epoch)
+
     def _step(self) -> bool:
         """Step the optimizer; returns whether the step was applied: a fused optimizer hides a skipped one, the scale does not."""
         before = self.scaler.get_scale()
@@ -255,7 +215,7 @@ class Trainer:
     def _check_finite(self, loss: float, norm: float, group: Tensor) -> None:
         where = f"epoch {self.state.epoch}, update {self.state.update}"
         if not math.isfinite(loss):
-            batches = (self.train.batch(indices).to(self.precision.device) for indices in group.split(self.settings.batch_size))
+            batches = (self.train.batch(indices).to(self.precision.device) for indices in group.split(self.batch_size))
             with self.precision.autocast():
                 reasons = [reason for batch in batches if (reason := explain(self.model, batch))]
             reason = reasons[0] if reasons else "every layer's output is finite when the batch is run again"
@@ -285,7 +245,7 @@ class Trainer:
 
     @property
     def _validation_batch(self) -> int:
-        return self.validate_settings.batch_size or self.settings.batch_size
+        return self.validate_settings.batch_size or self.batch_size
 
     def _optimizer_aside(self) -> AbstractContextManager[None]:
         policy = self.validate_settings.offload_optimizer
@@ -299,6 +259,8 @@ class Trainer:
             "epoch": self.state.epoch,
             "updates": self.state.update,
             "skipped": sums.skipped,
+            "batch_size": self.batch_size,
+            "out_of_memory": sums.out_of_memory,
             "train_loss": sums.loss / sums.windows,
             "grad_norm": sums.norm / sums.applied if sums.applied else None,
             "lr": {group["name"]: float(group["lr"]) for group in self.optimizer.param_groups},
@@ -307,13 +269,6 @@ class Trainer:
         }
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
-
-    def _next_epoch(self) -> None:
-        state, sums = self.state, self.state.sums
-        state.skipped += sums.skipped
-        state.windows += sums.windows
-        state.seconds += sums.seconds
-        state.epoch, state.position, state.sums = state.epoch + 1, 0, Epoch()
 
     def _plan(self) -> dict[str, list[str]]:
         """What must be the same for a checkpoint to be resumed, in lines."""
@@ -350,7 +305,7 @@ class Trainer:
         load_model(self.model, content, self.last)
         self.optimizer.load_state_dict(content["optimizer"])
         self.scaler.load_state_dict(content["scaler"])
-        self.state = State(**{**content["state"], "sums": Epoch(**content["state"]["sums"])})
+        self.state = State.of(content["state"])
         self.on_update(max(self.state.update - 1, 0))  # what it sets is not in the checkpoint
         self._forget_unfinished_epochs()
         restore_random_state(content["random"])
@@ -362,10 +317,10 @@ class Trainer:
             self.metrics.write_text("".join(lines[: self.state.epoch - 1]), encoding="utf-8")
 
     def _warn_of_surprises(self) -> None:
-        if self._validation_batch > self.settings.batch_size:
+        if self._validation_batch > self.batch_size:
             warnings.warn(
-                f"validate.batch_size {self._validation_batch} is larger than train.batch_size {self.settings.batch_size}: "
-                "validation may need more memory than training; leave it out to use the training one",
+                f"validate.batch_size {self._validation_batch} is larger than the {self.batch_size} windows of a forward pass in training: "
+                "validation may need more memory than training; leave it out to use as many",
                 stacklevel=3,
             )
         if self.validate_settings.offload_optimizer == "always" and self.precision.device.type == "cpu":

@@ -1,0 +1,87 @@
+"""What a training has come to, and where it stands."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from tftq.train.metrics import Validation, validation_summary
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a training came to; the model holds the best weights.
+
+    Args:
+        updates: applied updates.
+        skipped: FP16 steps that overflowed and were not applied.
+        samples_per_s: windows trained on in a second of training, validation and checkpoints not counted.
+        best_epoch: the epoch whose weights the model holds, counted from 1; 0 is the model as it came.
+        validation: the validation of that epoch.
+        batch_size: windows to a forward pass at the end.
+        out_of_memory: how often memory ran out, and the work was done again in smaller parts.
+    """
+
+    updates: int
+    skipped: int
+    samples_per_s: float
+    best_epoch: int
+    validation: Validation
+    batch_size: int
+    out_of_memory: int
+
+    def summary(self) -> dict[str, Any]:
+        """What summary.json says of it."""
+        return {
+            "updates": self.updates,
+            "skipped_updates": self.skipped,
+            "best_epoch": self.best_epoch,
+            "samples_per_s": self.samples_per_s,
+            "batch_size": self.batch_size,
+            "out_of_memory": self.out_of_memory,
+            "val": validation_summary(self.validation),
+        }
+
+
+@dataclass
+class Epoch:
+    """Sums over the updates of one epoch so far."""
+
+    windows: int = 0
+    loss: float = 0.0  # Σ loss of a window
+    norm: float = 0.0  # Σ gradient norm of the applied updates, before clipping
+    applied: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    out_of_memory: int = 0
+
+
+@dataclass
+class State:
+    """Where a training stands, beside its model, optimizer, scaler and random generators."""
+
+    batch_size: int  # windows to a forward pass; halved where memory runs out
+    update: int = 0  # applied updates so far, and so the number of the next one
+    epoch: int = 1
+    position: int = 0  # groups of this epoch that have been used
+    best_loss: float = math.inf
+    best_epoch: int = 0
+    patient_since: int = 0  # the epoch that early stopping counts from
+    stopped: bool = False
+    skipped: int = 0
+    windows: int = 0
+    seconds: float = 0.0
+    out_of_memory: int = 0
+    sums: Epoch = field(default_factory=Epoch)
+
+    @classmethod
+    def of(cls, saved: dict[str, Any]) -> Self:
+        """From what `dataclasses.asdict` made of one."""
+        return cls(**{**saved, "sums": Epoch(**saved["sums"])})
+
+    def next_epoch(self) -> None:
+        """Add the epoch's sums up, and begin another."""
+        self.skipped += self.sums.skipped
+        self.windows += self.sums.windows
+        self.seconds += self.sums.seconds
+        self.out_of_memory += self.sums.out_of_memory
+        self.epoch, self.position, self.sums = self.epoch + 1, 0, Epoch()
