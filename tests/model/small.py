@@ -32,13 +32,22 @@ def column_scaling(columns: tuple[Column, ...]) -> ColumnScaling:
 
 
 def small_model(
-    form: Form = "knots", *, static: bool = True, hidden: int = 16, heads: int = 4, lstm_layers: int = 2, knots: int = 16, seed: int = 0
+    form: Form = "knots",
+    *,
+    static: bool = True,
+    hidden: int = 16,
+    heads: int = 4,
+    lstm_layers: int = 2,
+    knots: int = 16,
+    shared_gates: bool = False,
+    seed: int = 0,
 ) -> TemporalFusionTransformer:
     inputs = small_inputs(static=static)
     scaling = Scaling(column_scaling(inputs.history), column_scaling(inputs.static) if static else None)
     target = TargetScaling(center=np.full(4, 10, np.float32), scale=np.array([1, 2, 3, 4], np.float32))
     torch.manual_seed(seed)
-    return TemporalFusionTransformer(inputs, scaling, target, Architecture(hidden, heads, lstm_layers, 0.1, (0.1, 0.5, 0.9), form, knots))
+    architecture = Architecture(hidden, heads, lstm_layers, 0.1, (0.1, 0.5, 0.9), form, knots, shared_gates)
+    return TemporalFusionTransformer(inputs, scaling, target, architecture)
 
 
 def example(inputs: Inputs, batch: int = 3, seed: int = 1) -> tuple[Tensor, ...]:

@@ -26,23 +26,64 @@ def test_a_folded_model_folds_to_itself() -> None:
     assert fold(model) is model
 
 
-@pytest.mark.parametrize("form", ["paper", "folded"])
-def test_checkpointed_equals_stacked_gradients_too(form: str) -> None:
-    """Case M7, second half: chunks of two of seven variables, against all of them stacked and kept."""
+def trained_once(form: str) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """A forecast in training mode, dropout on, and the gradients of its mean square."""
+    model = small_model(form)  # type: ignore[arg-type]
+    torch.manual_seed(3)
+    forecast = model(*example(model.inputs))
+    forecast.square().mean().backward()
+    return forecast.detach(), [parameter.grad for parameter in model.parameters()]
 
-    def run(chunk: int | None) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        model = small_model(form).eval()  # type: ignore[arg-type]
-        for module in model.modules():
-            if hasattr(module, "chunk"):
-                module.chunk = chunk
-        forecast = model(*example(model.inputs))
-        forecast.square().mean().backward()
-        return forecast.detach(), [parameter.grad for parameter in model.parameters()]
 
-    (chunked, chunked_gradients), (stacked, stacked_gradients) = run(2), run(None)
-    torch.testing.assert_close(chunked, stacked, rtol=1e-5, atol=1e-5)
-    for one, other in zip(chunked_gradients, stacked_gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize("form", ["paper", "folded", "knots"])
+def test_recomputed_equals_kept_bit_for_bit_dropout_included(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    recomputed, gradients = trained_once(form)
+    for module in ("curves", "variable_selection", "tft"):
+        monkeypatch.setattr(f"tftq.model.{module}.recompute", lambda function, *arguments: function(*arguments))
+    kept, kept_gradients = trained_once(form)
+    assert torch.equal(recomputed, kept)
+    for one, other in zip(gradients, kept_gradients, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_groups_of_variables_equal_the_textbooks_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case M7, second half: groups of two of seven variables, against all embeddings and GRNs stacked [rows, variables, hidden]."""
+    monkeypatch.setattr("tftq.model.curves.GROUP", 2)
+    selection = small_model("paper", static=False).eval().history_selection
+    assert isinstance(selection, PaperVariableSelection) and [len(weight) for weight in selection.gate_weights] == [2, 1, 2]
+    codes = torch.randint(0, 2, (6, 2)).float()
+    x = torch.cat([torch.randn(6, 3), codes], dim=1)[:, torch.argsort(selection.order)]  # [rows, variables]
+
+    arranged = selection.arrange(x)
+    first_code = [0, selection.columns[3].categories]
+    embedded = [arranged[:, v, None] * selection.embedding_weight[v] + selection.embedding_bias[v] for v in range(3)]
+    embedded += [selection.category_embedding[arranged[:, 3 + c].long() + first_code[c]] for c in range(2)]
+    stack = torch.stack(embedded, dim=1)  # [rows, variables, hidden]
+    one = {name: torch.cat(list(getattr(selection, f"{name}_weights"))) for name in ("input", "intermediate", "gate")}
+    hidden = torch.nn.functional.elu(torch.einsum("nvh,vho->nvo", stack, one["input"]) + selection.input_bias[:, 0])
+    hidden = torch.einsum("nvh,vho->nvo", hidden, one["intermediate"]) + selection.intermediate_bias[:, 0]
+    gated = torch.nn.functional.glu(torch.einsum("nvh,vho->nvo", hidden, one["gate"]) + selection.gate_bias[:, 0], dim=-1)
+    values = torch.nn.functional.layer_norm(stack + gated, (16,), eps=1e-3)
+    flat = stack.flatten(1)
+    joint = flat @ torch.cat(list(selection.joint_input_weights), dim=1).T + selection.joint_input_bias
+    skip = flat @ torch.cat(list(selection.joint_skip_weights), dim=1).T + selection.joint_skip_bias
+    weights = selection.joint.finish(joint, skip, None).softmax(-1)  # [rows, variables]
+    torch.testing.assert_close(selection(x), torch.einsum("nv,nvh->nh", weights, values), rtol=1e-5, atol=1e-5)
+
+
+def test_gates_in_common_are_one_weight_for_all_variables() -> None:
+    own, common = small_model("knots"), small_model("knots", shared_gates=True)
+    curves = common.history_selection.curves
+    assert [tuple(weight.shape) for weight in curves.gate_weights] == [(1, 16, 32)]
+    state = common.state_dict()
+    gates = {name: weight for name, weight in own.state_dict().items() if "gate_weights" in name}
+    # Every variable given the same gate computes the same.
+    state |= {name: state[name.rpartition(".")[0] + ".0"].clone().expand_as(weight) for name, weight in gates.items() if name not in state}
+    state |= {name: state[name].expand_as(weight) for name, weight in gates.items()}
+    own.load_state_dict(state)
+    inputs = example(own.inputs)
+    torch.testing.assert_close(common.eval()(*inputs), own.eval()(*inputs), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(tabulate(common)[0](*inputs), common(*inputs), rtol=1e-5, atol=1e-6)
 
 
 def knots_and_folded() -> tuple[TemporalFusionTransformer, TemporalFusionTransformer]:
@@ -130,9 +171,11 @@ def test_a_categorys_table_row_equals_its_grn(form: str) -> None:
     for code in range(3):
         if isinstance(selection, PaperVariableSelection):  # its published GRN, through weights that select it alone
             embedded = selection.category_embedding[code]
-            hidden = torch.nn.functional.elu(embedded @ selection.input_weight[3] + selection.input_bias[3, 0])
-            hidden = hidden @ selection.intermediate_weight[3] + selection.intermediate_bias[3, 0]
-            gated = torch.nn.functional.glu(hidden @ selection.gate_weight[3] + selection.gate_bias[3, 0], dim=-1)
+            weights = (group[1][0] for group in (selection.input_weights, selection.intermediate_weights, selection.gate_weights))
+            input_weight, intermediate_weight, gate_weight = weights  # the first of the categorical group
+            hidden = torch.nn.functional.elu(embedded @ input_weight + selection.input_bias[3, 0])
+            hidden = hidden @ intermediate_weight + selection.intermediate_bias[3, 0]
+            gated = torch.nn.functional.glu(hidden @ gate_weight + selection.gate_bias[3, 0], dim=-1)
             expected = torch.nn.functional.layer_norm(embedded + gated, (16,), eps=1e-3)
         else:
             assert isinstance(selection, VariableSelection)

@@ -6,10 +6,10 @@ from tftq.model.size import parameter_count
 from tftq.model.tft import Architecture
 
 
-@pytest.mark.parametrize("form", ["paper", "folded", "knots"])
+@pytest.mark.parametrize(("form", "shared"), [("paper", False), ("folded", False), ("knots", False), ("knots", True)])
 @pytest.mark.parametrize("static", [True, False])
-def test_the_closed_form_is_the_models_own_count(form: str, static: bool) -> None:
-    model = small_model(form, static=static)
+def test_the_closed_form_is_the_models_own_count(form: str, shared: bool, static: bool) -> None:
+    model = small_model(form, static=static, shared_gates=shared)  # type: ignore[arg-type]
     assert parameter_count(small_inputs(static=static), model.architecture) == sum(p.numel() for p in model.parameters())
 
 

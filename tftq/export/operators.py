@@ -116,7 +116,7 @@ class IntegerTable(TableCurves):
 
 def scattered(index: Tensor, share: Tensor, rows: int) -> Tensor:
     """The shares at their places among zeros [rows of x, table rows]."""
-    return torch.zeros(index.shape[0], rows, dtype=share.dtype, device=share.device).scatter(1, index, share)
+    return torch.zeros(index.shape[0], rows, dtype=share.dtype, device=share.device).scatter(1, index.long(), share)
 
 
 class HalfLinear(nn.Module):

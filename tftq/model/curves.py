@@ -3,17 +3,19 @@
 `mix` is the same contract for each form: Σ over variables of weight · curve(value).
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from itertools import accumulate, repeat
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from tftq.data.columns import Column
-from tftq.model.grid import KnotGrid, table_product
+from tftq.model.grid import KnotGrid
 from tftq.model.layers import NORM_EPSILON, full_precision
+from tftq.model.recompute import recompute
+
+GROUP = 8  # variables evaluated together, whose gates are one parameter
 
 
 def category_count(columns: tuple[Column, ...]) -> int:
@@ -30,26 +32,39 @@ def category_rows(columns: tuple[Column, ...]) -> Iterator[tuple[int, slice]]:
             first += column.categories
 
 
-def recompute(in_backward: bool, function: Callable[..., Any], *arguments: Any) -> Any:
-    """The function's result, its intermediate tensors dropped and computed again in the backward pass where asked."""
-    return checkpoint(function, *arguments, use_reentrant=False) if in_backward else function(*arguments)
+def code_rows(columns: tuple[Column, ...], x: Tensor, first: int) -> Tensor:
+    """The rows, in a table of all codes, of what categorical variables are: of those from `first` on.
+
+    Args: x, codes [rows, variables]. Returns: int64 [variables, rows].
+    """
+    starts = {variable: rows.start for variable, rows in category_rows(columns)}
+    offsets = torch.tensor([starts[variable] for variable in range(first, first + x.shape[1])], device=x.device)
+    return x.T.long() + offsets[:, None]
+
+
+def group_sizes(columns: tuple[Column, ...]) -> list[int]:
+    """How many variables are evaluated together, group after group: real ones first, then categorical ones, never both."""
+    real = sum(column.categories == 0 for column in columns)
+    counts = [real, len(columns) - real]
+    return [min(GROUP, count - start) for count in counts for start in range(0, count, GROUP)]
 
 
 class FoldedCurves(nn.Module):
-    """The folded gated residual networks of all variables, evaluated at every row, a chunk of variables at a time.
+    """The folded gated residual networks of all variables, evaluated at every row, a group of variables at a time.
 
     With the embedding x·w + b merged in, both the value before the ELU and the skip are affine in x for a real variable,
-    and a row of a table for a category. Nothing of size [rows, variables, hidden] is kept for the backward pass.
+    and a row of a table for a category. Nothing of size [rows, variables, hidden] is kept for the backward pass, and no gradient
+    is larger than that of a group's gates.
 
     Args:
         columns: the variables, the real ones before the categorical ones.
         hidden: width of the output.
-        chunk: variables evaluated together and recomputed in the backward pass; None keeps everything.
+        shared: all variables have the gates' weight in common; everything else is each variable's own.
     """
 
-    def __init__(self, columns: tuple[Column, ...], hidden: int, *, chunk: int | None = 8) -> None:
+    def __init__(self, columns: tuple[Column, ...], hidden: int, *, shared: bool = False) -> None:
         super().__init__()
-        self.columns, self.chunk = columns, chunk
+        self.columns, self.shared = columns, shared
         self.real = sum(column.categories == 0 for column in columns)
         assert all(column.categories == 0 for column in columns[: self.real])
         real, codes, variables = self.real, category_count(columns), len(columns)
@@ -61,7 +76,8 @@ class FoldedCurves(nn.Module):
         self.category_input = nn.Parameter(torch.randn(codes, hidden) / 3)
         self.category_skip = nn.Parameter(torch.randn(codes, hidden))
         bound = hidden**-0.5
-        self.gate_weight = nn.Parameter(torch.empty(variables, hidden, 2 * hidden).uniform_(-bound, bound))
+        sizes = [1] if shared else group_sizes(columns)
+        self.gate_weights = nn.ParameterList(torch.empty(size, hidden, 2 * hidden).uniform_(-bound, bound) for size in sizes)
         self.gate_bias = nn.Parameter(torch.empty(variables, 1, 2 * hidden).uniform_(-bound, bound))
         self.norm_weight = nn.Parameter(torch.ones(variables, 1, hidden))
         self.norm_bias = nn.Parameter(torch.zeros(variables, 1, hidden))
@@ -71,74 +87,82 @@ class FoldedCurves(nn.Module):
 
         Args: x, weights [rows, variables]; categories are codes. Returns: [rows, hidden].
         """
-        size = self.chunk or len(self.columns)
+        sizes = group_sizes(self.columns)
         total = torch.zeros(x.shape[0], self.slope.shape[1], device=x.device)
-        # One split for all chunks: its backward joins the gradients once, where slices would each make a full-size one.
-        gates = zip(*(parameter.split(size) for parameter in self._gate_parameters()), strict=True)
-        for start, gate in zip(range(0, len(self.columns), size), gates, strict=True):
-            part = slice(start, start + size)
-            total = total + recompute(self.chunk is not None, self._mix_chunk, x[:, part], weights[:, part], start, *gate)
+        for group, values, shares in zip(self._groups(), x.split(sizes, 1), weights.split(sizes, 1), strict=True):
+            total = total + recompute(self._mix_group, values, shares, *group)
         return total
 
     def evaluate(self, variable: int, x: Tensor) -> Tensor:
         """One variable's curve at the values x [rows]. Returns: [rows, hidden]."""
-        gate = (parameter[variable : variable + 1] for parameter in self._gate_parameters())
-        return self._curves(*self._affine(x[:, None], variable), *gate)[0]
+        one = slice(variable, variable + 1)
+        weight = self.gate_weight(variable)[None]
+        return self._curves(*self._affine(x[:, None], variable), weight, self.gate_bias[one], self.norm_weight[one], self.norm_bias[one])[0]
 
-    def _gate_parameters(self) -> tuple[Tensor, ...]:
-        return self.gate_weight, self.gate_bias, self.norm_weight, self.norm_bias
+    def gate_weight(self, variable: int) -> Tensor:
+        """The weight of one variable's gate [hidden, 2 * hidden]."""
+        if self.shared:
+            return self.gate_weights[0][0]
+        group, place = next((weight, variable - first) for first, weight, *_ in self._groups() if first <= variable < first + len(weight))
+        return group[place]
 
-    def _mix_chunk(self, x: Tensor, weights: Tensor, start: int, *gate: Tensor) -> Tensor:
-        values = self._curves(*self._affine(x, start), *gate)  # [variables, rows, hidden]
+    def _groups(self) -> Iterator[tuple[int, Tensor, Tensor, Tensor, Tensor]]:
+        """Each group's first variable and its gates and norms."""
+        sizes = group_sizes(self.columns)
+        firsts = accumulate(sizes[:-1], initial=0)
+        weights = repeat(self.gate_weights[0], len(sizes)) if self.shared else self.gate_weights
+        # One split for all groups: its backward joins the gradients once, where slices would each make a full-size one.
+        others = (parameter.split(sizes) for parameter in (self.gate_bias, self.norm_weight, self.norm_bias))
+        yield from zip(firsts, weights, *others, strict=True)
+
+    def _mix_group(self, x: Tensor, weights: Tensor, first: int, *gate: Tensor) -> Tensor:
+        values = self._curves(*self._affine(x, first), *gate)  # [variables, rows, hidden]
         with full_precision(x.device):
             return torch.einsum("nv,vnh->nh", weights, values.float())
 
-    def _affine(self, x: Tensor, start: int) -> tuple[Tensor, Tensor]:
-        """What enters the ELU, and the skip, of the variables from `start` on: both [variables, rows, hidden]."""
-        stop = start + x.shape[1]
-        real = slice(start, max(start, min(stop, self.real)))
-        columns = x.T[: real.stop - real.start, :, None]  # [variables, rows, 1]
-        hidden = [columns * self.slope[real, None] + self.intercept[real, None]]
-        skip = [columns * self.skip_slope[real, None] + self.skip_intercept[real, None]]
-        for variable, rows in category_rows(self.columns):
-            if start <= variable < stop:
-                row = x[:, variable - start].long() + rows.start
-                hidden.append(self.category_input[row][None])
-                skip.append(self.category_skip[row][None])
-        return torch.cat(hidden), torch.cat(skip)
+    def _affine(self, x: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        """What enters the ELU, and the skip, of the variables from `first` on, real or categorical: both [variables, rows, hidden]."""
+        if first < self.real:
+            part = slice(first, first + x.shape[1])
+            columns = x.T[:, :, None]  # [variables, rows, 1]
+            hidden = columns * self.slope[part, None] + self.intercept[part, None]
+            return hidden, columns * self.skip_slope[part, None] + self.skip_intercept[part, None]
+        rows = code_rows(self.columns, x, first)  # [variables, rows]
+        return self.category_input[rows], self.category_skip[rows]
 
     def _curves(
         self, hidden: Tensor, skip: Tensor, gate_weight: Tensor, gate_bias: Tensor, norm_weight: Tensor, norm_bias: Tensor
     ) -> Tensor:
         """From what enters the ELU to the GRN's output, all [variables, rows, hidden]."""
-        gated = F.glu(torch.baddbmm(gate_bias, F.elu(hidden), gate_weight))
-        normal = F.layer_norm(skip + gated, skip.shape[-1:], eps=NORM_EPSILON)
+        product = F.elu(hidden) @ gate_weight[0] + gate_bias if self.shared else torch.baddbmm(gate_bias, F.elu(hidden), gate_weight)
+        normal = F.layer_norm(skip + F.glu(product), skip.shape[-1:], eps=NORM_EPSILON)
         return normal * norm_weight + norm_bias
 
 
 class KnotCurves(FoldedCurves):
     """The folded networks trained through their values at the knots: no cost grows with rows · variables · hidden."""
 
-    def __init__(self, columns: tuple[Column, ...], hidden: int, grid: KnotGrid) -> None:
-        super().__init__(columns, hidden, chunk=None)
+    def __init__(self, columns: tuple[Column, ...], hidden: int, grid: KnotGrid, *, shared: bool = False) -> None:
+        super().__init__(columns, hidden, shared=shared)
         self.grid = grid
 
     def mix(self, x: Tensor, weights: Tensor) -> Tensor:
         """As `FoldedCurves.mix`, interpolated linearly between the knots."""
-        index, share = self.grid.locate(x, weights)
-        return table_product(index, share, self.table())
+        return recompute(self.grid.product, x, weights, self.table())
 
     def table(self) -> Tensor:
         """Every curve's value at each of its knots [table rows, hidden], in FP32."""
         parts = []
-        if self.real:  # all real variables have as many knots: one batched product
-            x = torch.stack([self.grid.knots(variable) for variable in range(self.real)], dim=1)  # [knots, variables]
-            gate = self._gate_parameters()
-            if self.real < len(self.columns):  # a slice of all of it would still cost a full-size gradient
-                gate = tuple(parameter[: self.real] for parameter in gate)
-            parts.append(self._curves(*self._affine(x, 0), *gate).flatten(0, 1).float())
+        for first, *gate in self._groups():
+            if first < self.real:
+                parts.append(recompute(self._real_rows, first, *gate))
         parts += [self.evaluate(variable, self.grid.knots(variable)).float() for variable in range(self.real, len(self.columns))]
         return torch.cat(parts)
+
+    def _real_rows(self, first: int, *gate: Tensor) -> Tensor:
+        """A group's rows of the table; real variables have as many knots each."""
+        x = torch.stack([self.grid.knots(variable) for variable in range(first, first + len(gate[1]))], dim=1)  # [knots, variables]
+        return self._curves(*self._affine(x, first), *gate).flatten(0, 1).float()
 
 
 class TableCurves(nn.Module):
@@ -157,5 +181,7 @@ class TableCurves(nn.Module):
 
     def mix(self, x: Tensor, weights: Tensor) -> Tensor:
         """As `KnotCurves.mix`."""
-        index, share = self.grid.locate(x, weights)
-        return table_product(index, share, self.values)
+        return recompute(self._product, x, weights)
+
+    def _product(self, x: Tensor, weights: Tensor) -> Tensor:
+        return self.grid.product(x, weights, self.values)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from tftq.model.curves import FoldedCurves, category_rows
+from tftq.model.curves import FoldedCurves, category_rows, group_sizes
 from tftq.model.layers import GatedResidualNetwork
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.model.variable_selection import PaperVariableSelection, VariableSelection
@@ -60,12 +60,15 @@ def _fold_selection(paper: PaperVariableSelection, folded: VariableSelection) ->
 def _fold_joint(paper: PaperVariableSelection, folded: GatedResidualNetwork) -> None:
     """The joint map over all embeddings, [variables · hidden] wide, becomes one over the variables and codes themselves."""
     joint, variables = paper.joint, len(paper.columns)
-    assert isinstance(joint.intermediate, nn.Linear) and isinstance(joint.skip, nn.Linear) and isinstance(folded.skip, nn.Linear)
-    for published, merged in ((joint.input, folded.input), (joint.skip, folded.skip)):
-        by_variable = published.weight.unflatten(1, (variables, -1))  # [outputs, variables, hidden]
+    assert isinstance(joint.intermediate, nn.Linear) and isinstance(folded.skip, nn.Linear)
+    for weights, bias, merged in (
+        (paper.joint_input_weights, paper.joint_input_bias, folded.input),
+        (paper.joint_skip_weights, paper.joint_skip_bias, folded.skip),
+    ):
+        by_variable = torch.cat(list(weights), dim=1).unflatten(1, (variables, -1))  # [outputs, variables, hidden]
         real = by_variable[:, : paper.real]
         merged.weight[:, : paper.real] = torch.einsum("ovh,vh->ov", real, paper.embedding_weight)
-        merged.bias.copy_(published.bias + torch.einsum("ovh,vh->o", real, paper.embedding_bias))
+        merged.bias.copy_(bias + torch.einsum("ovh,vh->o", real, paper.embedding_bias))
         for variable, rows in category_rows(paper.columns):
             codes = slice(paper.real + rows.start, paper.real + rows.stop)
             merged.weight[:, codes] = by_variable[:, variable] @ paper.category_embedding[rows].T
@@ -79,15 +82,19 @@ def _fold_joint(paper: PaperVariableSelection, folded: GatedResidualNetwork) -> 
 def _fold_curves(paper: PaperVariableSelection, folded: FoldedCurves) -> None:
     """Each variable's own GRN: affine before the ELU, or a row for a category; W1 merged into the gate."""
     real = slice(0, paper.real)
-    folded.slope.copy_(torch.einsum("vh,vho->vo", paper.embedding_weight, paper.input_weight[real]))
-    folded.intercept.copy_(torch.einsum("vh,vho->vo", paper.embedding_bias, paper.input_weight[real]) + paper.input_bias[real, 0])
+    input_weight = torch.cat(list(paper.input_weights))  # [variables, hidden, hidden]
+    folded.slope.copy_(torch.einsum("vh,vho->vo", paper.embedding_weight, input_weight[real]))
+    folded.intercept.copy_(torch.einsum("vh,vho->vo", paper.embedding_bias, input_weight[real]) + paper.input_bias[real, 0])
     folded.skip_slope.copy_(paper.embedding_weight)
     folded.skip_intercept.copy_(paper.embedding_bias)
     for variable, rows in category_rows(paper.columns):
         embedding = paper.category_embedding[rows]
-        folded.category_input[rows] = embedding @ paper.input_weight[variable] + paper.input_bias[variable]
+        folded.category_input[rows] = embedding @ input_weight[variable] + paper.input_bias[variable]
         folded.category_skip[rows] = embedding
-    folded.gate_weight.copy_(paper.intermediate_weight @ paper.gate_weight)
-    folded.gate_bias.copy_(paper.intermediate_bias @ paper.gate_weight + paper.gate_bias)
+    for weight, inner, gate in zip(folded.gate_weights, paper.intermediate_weights, paper.gate_weights, strict=True):
+        weight.copy_(inner @ gate)
+    inner_biases = paper.intermediate_bias.split(group_sizes(paper.columns))
+    further = [bias @ gate for bias, gate in zip(inner_biases, paper.gate_weights, strict=True)]
+    folded.gate_bias.copy_(torch.cat(further) + paper.gate_bias)
     folded.norm_weight.copy_(paper.norm_weight)
     folded.norm_bias.copy_(paper.norm_bias)

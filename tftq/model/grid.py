@@ -35,7 +35,7 @@ class KnotGrid(nn.Module):
         self.register_buffer("low", low.float())
         self.register_buffer("step", (width / (count - 1)).float())
         self.register_buffer("last_interval", (count - 2).float())
-        self.register_buffer("first_row", count.cumsum(0) - count)
+        self.register_buffer("first_row", (count.cumsum(0) - count).int())
 
     @property
     def rows(self) -> int:
@@ -54,22 +54,29 @@ class KnotGrid(nn.Module):
             weights: selection weights [rows, variables].
 
         Returns:
-            Table rows [rows, 2 * variables], int64, no row twice, and their shares [rows, 2 * variables].
+            Table rows [rows, 2 * variables], int32, no row twice, and their shares [rows, 2 * variables].
         """
         position = (x - self.low) / self.step
         interval = torch.minimum(position.floor().clamp(min=0), self.last_interval)
         fraction = (position - interval).clamp(0, 1)
-        lower = interval.long() + self.first_row
+        lower = interval.int() + self.first_row
         index = torch.cat([lower, lower + 1], dim=1)
         share = torch.cat([weights * (1 - fraction), weights * fraction], dim=1)
         return index, share
+
+    def product(self, x: Tensor, weights: Tensor, table: Tensor) -> Tensor:
+        """Σ over variables of weight · (the table's row at the value, interpolated linearly).
+
+        Args: x, weights [rows, variables]; table [table rows, hidden], float32. Returns: [rows, hidden].
+        """
+        return table_product(*self.locate(x, weights), table)
 
 
 def table_product(index: Tensor, share: Tensor, table: Tensor) -> Tensor:
     """Σ share · table[index]: the sparse rows `w ⊗ hat` times a table, without ever holding [rows, table rows].
 
     Args:
-        index: table rows [rows, entries], int64, none twice in a row.
+        index: table rows [rows, entries], int32, none twice in a row.
         share: what each of them counts [rows, entries], float32.
         table: values [table rows, hidden], float32.
 
@@ -95,8 +102,9 @@ class _TableProduct(torch.autograd.Function):
         rows = max(CHUNK_FLOATS // len(table), 1)
         for start in range(0, len(index), rows):
             part = slice(start, start + rows)
-            dense = share.new_zeros(len(index[part]), len(table)).scatter_(1, index[part], share[part])  # [chunk, table rows]
+            where = index[part].long()
+            dense = share.new_zeros(len(where), len(table)).scatter_(1, where, share[part])  # [chunk, table rows]
             table_gradient.addmm_(dense.T, gradient[part])
             torch.mm(gradient[part], table.T, out=dense)
-            share_gradient[part] = dense.gather(1, index[part])
+            share_gradient[part] = dense.gather(1, where)
         return None, share_gradient, table_gradient

@@ -16,7 +16,34 @@ def full_precision(device: torch.device) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-class GatedResidualNetwork(nn.Module):
+class GatedResidual(nn.Module):
+    """LayerNorm(skip + GLU(W1 ELU(hidden))): a gated residual network without its first linear map and its skip.
+
+    Args:
+        hidden: width of the layer after the ELU.
+        outputs: width of the output.
+        context: width of the context; 0 for none.
+        dropout: rate of the dropout before the gate.
+        folded: leave out W1, which no non-linearity separates from the gate.
+    """
+
+    def __init__(self, hidden: int, outputs: int, *, context: int = 0, dropout: float, folded: bool) -> None:
+        super().__init__()
+        self.context = nn.Linear(context, hidden, bias=False) if context else None
+        self.intermediate = nn.Identity() if folded else nn.Linear(hidden, hidden)
+        self.dropout = nn.Dropout(dropout)
+        self.gate = nn.Linear(hidden, 2 * outputs)  # the value and the sigmoid of the GLU in one product
+        self.norm = nn.LayerNorm(outputs, eps=NORM_EPSILON)
+
+    def finish(self, hidden: Tensor, skip: Tensor, context: Tensor | None) -> Tensor:
+        """Args: hidden [..., hidden]; skip [..., outputs]; context [..., context], broadcast over both. Returns: [..., outputs]."""
+        if self.context is not None:
+            hidden = hidden + self.context(context)
+        hidden = self.dropout(self.intermediate(F.elu(hidden)))
+        return self.norm(skip + F.glu(self.gate(hidden)))
+
+
+class GatedResidualNetwork(GatedResidual):
     """LayerNorm(skip(a) + GLU(W1 ELU(W2 a + W3 c))), with W1 merged into the gate where folded (section 4.1, eq. 2-5).
 
     Args:
@@ -32,29 +59,16 @@ class GatedResidualNetwork(nn.Module):
     def __init__(
         self, inputs: int, hidden: int, outputs: int, *, context: int = 0, dropout: float, folded: bool, project_skip: bool | None = None
     ) -> None:
-        super().__init__()
+        super().__init__(hidden, outputs, context=context, dropout=dropout, folded=folded)
         if project_skip is None:
             project_skip = inputs != outputs
         assert project_skip or inputs == outputs
         self.input = nn.Linear(inputs, hidden)
-        self.context = nn.Linear(context, hidden, bias=False) if context else None
-        self.intermediate = nn.Identity() if folded else nn.Linear(hidden, hidden)
-        self.dropout = nn.Dropout(dropout)
-        self.gate = nn.Linear(hidden, 2 * outputs)  # the value and the sigmoid of the GLU in one product
         self.skip = nn.Linear(inputs, outputs) if project_skip else nn.Identity()
-        self.norm = nn.LayerNorm(outputs, eps=NORM_EPSILON)
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Args: x [..., inputs]; context [..., context], broadcast over x. Returns: [..., outputs]."""
-        hidden = self.input(x)  # [..., hidden]
-        if self.context is not None:
-            hidden = hidden + self.context(context)
-        return self.finish(hidden, self.skip(x))
-
-    def finish(self, hidden: Tensor, skip: Tensor) -> Tensor:
-        """Everything after the first linear map and the skip, for callers that build those two piece by piece."""
-        hidden = self.dropout(self.intermediate(F.elu(hidden)))
-        return self.norm(skip + F.glu(self.gate(hidden)))
+        return self.finish(self.input(x), self.skip(x), context)
 
 
 class GatedSkip(nn.Module):

@@ -18,9 +18,9 @@ def parameter_count(inputs: Inputs, architecture: Architecture) -> int:
     gated_skip = linear(hidden, 2 * hidden) + 2 * hidden
     lstm = architecture.lstm_layers * (2 * 4 * hidden * hidden + 2 * 4 * hidden)
     attention = 2 * hidden * hidden + 2 * hidden * (hidden // heads)
-    count = _selection(inputs.history, hidden, context, paper=paper) + _selection(inputs.future, hidden, context, paper=paper)
+    count = _selection(inputs.history, architecture, context) + _selection(inputs.future, architecture, context)
     if inputs.static:
-        count += _selection(inputs.static, hidden, 0, paper=paper) + 4 * grn
+        count += _selection(inputs.static, architecture, 0) + 4 * grn
     count += 2 * lstm + 3 * gated_skip + attention
     count += grn + context * hidden + grn  # static enrichment with its context, and the position-wise network
     return count + linear(hidden, len(architecture.quantiles))
@@ -35,12 +35,14 @@ def _grn(inputs: int, hidden: int, outputs: int, *, paper: bool) -> int:
     return linear(inputs, hidden) + (linear(hidden, hidden) if paper else 0) + linear(hidden, 2 * outputs) + 2 * outputs
 
 
-def _selection(columns: tuple[Column, ...], hidden: int, context: int, *, paper: bool) -> int:
+def _selection(columns: tuple[Column, ...], architecture: Architecture, context: int) -> int:
+    hidden, paper = architecture.hidden, architecture.form == "paper"
     variables, codes = len(columns), sum(column.categories for column in columns)
     real = sum(column.categories == 0 for column in columns)
     width = variables * hidden if paper else real + codes
     joint = _grn(width, hidden, variables, paper=paper) + linear(width, variables) + context * hidden
-    own = linear(hidden, 2 * hidden) + 2 * hidden  # each variable's gate and norm
+    gate, own = 2 * hidden * hidden, 2 * hidden + 2 * hidden  # the gate's weight; each variable's bias and norm
     if paper:
-        return joint + variables * (own + 2 * linear(hidden, hidden)) + (2 * real + codes) * hidden
-    return joint + variables * own + (4 * real + 2 * codes) * hidden  # affine before the ELU and on the skip
+        return joint + variables * (gate + own + 2 * linear(hidden, hidden)) + (2 * real + codes) * hidden
+    gates = gate if architecture.shared_gates else variables * gate
+    return joint + gates + variables * own + (4 * real + 2 * codes) * hidden  # affine before the ELU and on the skip

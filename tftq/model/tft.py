@@ -12,6 +12,7 @@ from tftq.model.attention import InterpretableAttention
 from tftq.model.curves import FoldedCurves, KnotCurves
 from tftq.model.grid import KnotGrid
 from tftq.model.layers import GatedResidualNetwork, GatedSkip, QuantileHeads
+from tftq.model.recompute import recompute
 from tftq.model.scaling import InputScaling, TargetUnscaling
 from tftq.model.variable_selection import PaperVariableSelection, VariableSelection
 
@@ -30,6 +31,7 @@ class Architecture:
     quantiles: tuple[float, ...]
     form: Form
     knots: int
+    shared_gates: bool = False
 
 
 class TemporalFusionTransformer(nn.Module):
@@ -100,7 +102,6 @@ class TemporalFusionTransformer(nn.Module):
         Returns:
             [batch, horizon, quantiles] in the target's unit, ascending.
         """
-        horizon = self.inputs.horizon
         context = self._static_context(static)
         selecting = context["selection"][:, None] if context else None  # [batch, 1, hidden]
         enriching = context["enrichment"][:, None] if context else None
@@ -112,14 +113,19 @@ class TemporalFusionTransformer(nn.Module):
         # Locality enhancement
         encoded, state = self.encoder(past, self._initial_state(context))
         decoded, _ = self.decoder(ahead, state)
+
+        final = recompute(self._look_back, past, ahead, encoded, decoded, enriching)  # [batch, horizon, hidden]
+        return self.target_unscaling(self.heads(final))
+
+    def _look_back(self, past: Tensor, ahead: Tensor, encoded: Tensor, decoded: Tensor, context: Tensor | None) -> Tensor:
+        """From around the LSTM [batch, time, hidden] each to what the quantiles are read from [batch, horizon, hidden]."""
         local = self.lstm_skip(torch.cat([encoded, decoded], dim=1), torch.cat([past, ahead], dim=1))  # [batch, time, hidden]
 
         # Static enrichment, attention over time, position-wise feed-forward
-        enriched = self.enrichment(local, enriching)
+        horizon = ahead.shape[1]
+        enriched = self.enrichment(local, context)
         attended = self.attention_skip(self.attention(enriched, horizon), enriched[:, -horizon:])  # [batch, horizon, hidden]
-        final = self.output_skip(self.position_wise(attended), local[:, -horizon:])
-
-        return self.target_unscaling(self.heads(final))
+        return self.output_skip(self.position_wise(attended), local[:, -horizon:])
 
     def ranges(self, part: InputName) -> tuple[Tensor, Tensor]:
         """The lowest and the highest scaled value of each variable of one input [variables], the real variables first."""
@@ -138,10 +144,12 @@ class TemporalFusionTransformer(nn.Module):
         if self.architecture.form == "paper":
             return PaperVariableSelection(columns, hidden, context=context, dropout=dropout)
         arranged = tuple(columns[position] for position in real_first(columns))
-        curves = FoldedCurves(arranged, hidden)
+        shared = self.architecture.shared_gates
         if self.architecture.form == "knots":
             counts = [column.categories or self.architecture.knots for column in arranged]
-            curves = KnotCurves(arranged, hidden, KnotGrid(*self.ranges(part), counts))
+            curves: FoldedCurves = KnotCurves(arranged, hidden, KnotGrid(*self.ranges(part), counts), shared=shared)
+        else:
+            curves = FoldedCurves(arranged, hidden, shared=shared)
         return VariableSelection(columns, hidden, curves, context=context, dropout=dropout)
 
     def _static_context(self, static: Tensor | None) -> dict[str, Tensor]:

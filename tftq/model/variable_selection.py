@@ -1,12 +1,16 @@
 """The variable selection network (section 4.2): which variables matter at each row, and what each of them says."""
 
+from collections.abc import Iterator
+from itertools import accumulate
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tftq.data.columns import Column, real_first
-from tftq.model.curves import FoldedCurves, KnotCurves, TableCurves, category_count, category_rows, recompute
-from tftq.model.layers import NORM_EPSILON, GatedResidualNetwork, full_precision
+from tftq.model.curves import FoldedCurves, KnotCurves, TableCurves, category_count, code_rows, group_sizes
+from tftq.model.layers import NORM_EPSILON, GatedResidual, GatedResidualNetwork, full_precision
+from tftq.model.recompute import recompute
 
 
 class _Ordered(nn.Module):
@@ -63,7 +67,7 @@ class VariableSelection(_Ordered):
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Args: x [..., variables], scaled; context broadcast over x's rows. Returns: [..., hidden]."""
         x = self.arrange(x)
-        weights = self._weights(x, context)
+        weights = recompute(self._weights, x, context)
         mixed = self.curves.mix(x.flatten(0, -2), weights.flatten(0, -2))  # [rows, hidden]
         # Not inside the curves: a mask at the knots would be shared by every row.
         return self.dropout(mixed.unflatten(0, x.shape[:-1]))
@@ -79,49 +83,58 @@ class VariableSelection(_Ordered):
 class PaperVariableSelection(_Ordered):
     """As published: an embedding and a GRN for each variable, and a GRN over all embeddings side by side.
 
-    Evaluated a chunk of variables at a time and recomputed in the backward pass, never stacked.
+    Evaluated a group of variables at a time and recomputed in the backward pass, never stacked; no gradient is larger than that of a
+    group's weights.
 
     Args:
         columns: the variables.
         hidden: width of the output.
         context: width of the static context; 0 for none.
         dropout: rate of the dropout in the GRNs.
-        chunk: variables evaluated together; None stacks them all and keeps everything, as the textbook does.
     """
 
-    def __init__(self, columns: tuple[Column, ...], hidden: int, *, context: int, dropout: float, chunk: int | None = 8) -> None:
+    def __init__(self, columns: tuple[Column, ...], hidden: int, *, context: int, dropout: float) -> None:
         super().__init__(columns)
-        self.chunk = chunk
-        variables, bound = len(columns), hidden**-0.5
+        variables = len(columns)
         self.embedding_weight = nn.Parameter(torch.empty(self.real, hidden).uniform_(-1, 1))
         self.embedding_bias = nn.Parameter(torch.empty(self.real, hidden).uniform_(-1, 1))
         self.category_embedding = nn.Parameter(torch.randn(category_count(self.columns), hidden))
 
-        def uniform(*shape: int) -> nn.Parameter:
-            return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
+        def uniform(*shape: int, inputs: int = hidden) -> nn.Parameter:
+            return nn.Parameter(torch.empty(shape).uniform_(-(inputs**-0.5), inputs**-0.5))
 
-        self.input_weight, self.input_bias = uniform(variables, hidden, hidden), uniform(variables, 1, hidden)
-        self.intermediate_weight, self.intermediate_bias = uniform(variables, hidden, hidden), uniform(variables, 1, hidden)
-        self.gate_weight, self.gate_bias = uniform(variables, hidden, 2 * hidden), uniform(variables, 1, 2 * hidden)
+        sizes, flat = group_sizes(self.columns), variables * hidden
+        self.input_weights = nn.ParameterList(uniform(size, hidden, hidden) for size in sizes)
+        self.input_bias = uniform(variables, 1, hidden)
+        self.intermediate_weights = nn.ParameterList(uniform(size, hidden, hidden) for size in sizes)
+        self.intermediate_bias = uniform(variables, 1, hidden)
+        self.gate_weights = nn.ParameterList(uniform(size, hidden, 2 * hidden) for size in sizes)
+        self.gate_bias = uniform(variables, 1, 2 * hidden)
         self.norm_weight = nn.Parameter(torch.ones(variables, 1, hidden))
         self.norm_bias = nn.Parameter(torch.zeros(variables, 1, hidden))
-        self.joint = GatedResidualNetwork(variables * hidden, hidden, variables, context=context, dropout=dropout, folded=False)
+        self.joint_input_weights = nn.ParameterList(uniform(hidden, size * hidden, inputs=flat) for size in sizes)
+        self.joint_input_bias = uniform(hidden, inputs=flat)
+        self.joint_skip_weights = nn.ParameterList(uniform(variables, size * hidden, inputs=flat) for size in sizes)
+        self.joint_skip_bias = uniform(variables, inputs=flat)
+        self.joint = GatedResidual(hidden, variables, context=context, dropout=dropout, folded=False)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Args: x [..., variables], scaled; context broadcast over x's rows. Returns: [..., hidden]."""
         x = self.arrange(x)
-        weights = self._weights(x, context).flatten(0, -2)  # [rows, variables]
-        size = self.chunk or len(self.columns)
-        total = torch.zeros(weights.shape[0], self.norm_weight.shape[-1], device=x.device)
-        parameters = (
-            *(self.input_weight, self.input_bias, self.intermediate_weight, self.intermediate_bias),
-            *(self.gate_weight, self.gate_bias, self.norm_weight, self.norm_bias),
-        )
-        chunks = zip(*(parameter.split(size) for parameter in parameters), strict=True)
-        for start, chunk in zip(range(0, len(self.columns), size), chunks, strict=True):
-            part = slice(start, start + size)
-            total = total + recompute(self.chunk is not None, self._mix_chunk, x.flatten(0, -2), weights[:, part], part, *chunk)
+        sizes = group_sizes(self.columns)
+        groups = zip(x.flatten(0, -2).split(sizes, 1), self._weights(x, context).flatten(0, -2).split(sizes, 1), strict=True)
+        others = (self.input_bias, self.intermediate_bias, self.gate_bias, self.norm_weight, self.norm_bias)
+        total: Tensor | float = 0.0
+        for first, (values, shares), *parameters in zip(
+            self._firsts(),
+            groups,
+            *(self.input_weights, self.intermediate_weights, self.gate_weights),
+            *(parameter.split(sizes) for parameter in others),
+            strict=True,
+        ):
+            total = total + recompute(self._mix_group, values, shares, first, *parameters)
+        assert isinstance(total, Tensor)
         return total.unflatten(0, x.shape[:-1])
 
     def weights(self, x: Tensor, context: Tensor | None = None) -> Tensor:
@@ -129,48 +142,44 @@ class PaperVariableSelection(_Ordered):
         return self._weights(self.arrange(x), context)
 
     def _weights(self, x: Tensor, context: Tensor | None) -> Tensor:
-        size, hidden = self.chunk or len(self.columns), self.norm_weight.shape[-1]
-        assert self.joint.input.bias is not None and isinstance(self.joint.skip, nn.Linear)
-        first, skip = self.joint.input.bias, self.joint.skip.bias
-        maps = zip(self.joint.input.weight.split(size * hidden, dim=1), self.joint.skip.weight.split(size * hidden, dim=1), strict=True)
-        for start, (input_map, skip_map) in zip(range(0, len(self.columns), size), maps, strict=True):
-            part = slice(start, start + size)
-            more, more_skip = recompute(self.chunk is not None, self._joint_chunk, x.flatten(0, -2), part, input_map, skip_map)
-            first, skip = first + more, skip + more_skip
-        first, skip = first.unflatten(0, x.shape[:-1]), skip.unflatten(0, x.shape[:-1])
-        if self.joint.context is not None:
-            first = first + self.joint.context(context)
-        return F.softmax(self.joint.finish(first, skip).float(), dim=-1)
+        hidden, skip = self.joint_input_bias, self.joint_skip_bias
+        values = x.flatten(0, -2).split(group_sizes(self.columns), 1)
+        for group in zip(values, self._firsts(), self.joint_input_weights, self.joint_skip_weights, strict=True):
+            more, more_skip = recompute(self._joint_group, *group)
+            hidden, skip = hidden + more, skip + more_skip
+        hidden, skip = hidden.unflatten(0, x.shape[:-1]), skip.unflatten(0, x.shape[:-1])
+        return F.softmax(self.joint.finish(hidden, skip, context).float(), dim=-1)
 
-    def _embed(self, x: Tensor, part: slice) -> Tensor:
-        """The embeddings of some of the variables [variables, rows, hidden]."""
-        real = slice(part.start, max(part.start, min(part.stop, self.real)))
-        columns = x.T[real, :, None]  # [variables, rows, 1]
-        embedded = [columns * self.embedding_weight[real, None] + self.embedding_bias[real, None]]
-        for variable, rows in category_rows(self.columns):
-            if part.start <= variable < part.stop:
-                embedded.append(self.category_embedding[x[:, variable].long() + rows.start][None])
-        return torch.cat(embedded)
+    def _firsts(self) -> Iterator[int]:
+        """The first variable of each group."""
+        return accumulate(group_sizes(self.columns)[:-1], initial=0)
 
-    def _joint_chunk(self, x: Tensor, part: slice, input_map: Tensor, skip_map: Tensor) -> tuple[Tensor, Tensor]:
-        flat = self._embed(x, part).transpose(0, 1).flatten(1)  # [rows, variables * hidden]
-        return F.linear(flat, input_map), F.linear(flat, skip_map)
+    def _embed(self, x: Tensor, first: int) -> Tensor:
+        """The embeddings of a group's variables [variables, rows, hidden]."""
+        if first < self.real:
+            part = slice(first, first + x.shape[1])
+            return x.T[:, :, None] * self.embedding_weight[part, None] + self.embedding_bias[part, None]
+        return self.category_embedding[code_rows(self.columns, x, first)]
 
-    def _mix_chunk(
+    def _joint_group(self, x: Tensor, first: int, input_weight: Tensor, skip_weight: Tensor) -> tuple[Tensor, Tensor]:
+        flat = self._embed(x, first).transpose(0, 1).flatten(1)  # [rows, variables * hidden]
+        return F.linear(flat, input_weight), F.linear(flat, skip_weight)
+
+    def _mix_group(
         self,
         x: Tensor,
         weights: Tensor,
-        part: slice,
+        first: int,
         input_weight: Tensor,
-        input_bias: Tensor,
         intermediate_weight: Tensor,
-        intermediate_bias: Tensor,
         gate_weight: Tensor,
+        input_bias: Tensor,
+        intermediate_bias: Tensor,
         gate_bias: Tensor,
         norm_weight: Tensor,
         norm_bias: Tensor,
     ) -> Tensor:
-        embedded = self._embed(x, part)  # [variables, rows, hidden]
+        embedded = self._embed(x, first)  # [variables, rows, hidden]
         hidden = F.elu(torch.baddbmm(input_bias, embedded, input_weight))
         hidden = self.dropout(torch.baddbmm(intermediate_bias, hidden, intermediate_weight))
         gated = F.glu(torch.baddbmm(gate_bias, hidden, gate_weight))

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from tftq.model.recompute import recomputing
 from tftq.quant.parameters import INT8, UINT8, IntegerType, check_range, quantization_parameters
 
 MOVING_AVERAGE = 0.01  # the weight of a new batch in the range of an activation while QAT observes
@@ -60,6 +61,11 @@ class Quantizer(nn.Module):
         """Whether values are rounded now."""
         return self.enabled or not self.training
 
+    @property
+    def learning(self) -> bool:
+        """Whether the range follows what passes through now; what is computed again for a backward pass has been seen already."""
+        return self.observing and self.training and not recomputing()
+
     def _cover(self, low: Tensor, high: Tensor) -> None:
         scale, zero_point = quantization_parameters(low, high, self.kind)
         self.scale.copy_(scale)
@@ -80,7 +86,7 @@ class ActivationQuantizer(Quantizer):
 
     def forward(self, x: Tensor) -> Tensor:
         """Args: x any shape. Returns: x, rounded to what UINT8 can say where active."""
-        if self.observing and self.training:
+        if self.learning:
             self._observe(x.detach())
         return fake_quantize(x, self.scale, self.zero_point, self.kind) if self.active else x
 
@@ -113,7 +119,7 @@ class WeightQuantizer(Quantizer):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Args: weight, 2-D. Returns: the weight, rounded to what INT8 can say where active."""
-        if self.observing and self.training:
+        if self.learning:
             self.observe(weight)
         if not self.active:
             return weight

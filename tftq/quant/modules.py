@@ -66,8 +66,8 @@ class FakeQuantizedTable(TableCurves):
         self.register_buffer("share_scale", torch.tensor(1 / UINT8.high), persistent=False)
         self.register_buffer("share_zero_point", torch.tensor(0, dtype=torch.int32), persistent=False)
 
-    def mix(self, x: Tensor, weights: Tensor) -> Tensor:
-        """As `TableCurves.mix`, through the integers where active."""
+    def _product(self, x: Tensor, weights: Tensor) -> Tensor:
+        """Through the integers where active."""
         table = self.weight_quantizer(self.values)
         index, share = self.grid.locate(x, weights)
         if not self.weight_quantizer.active:
