@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tftq.data.columns import Batch
 from tftq.data.load import load_datasets
-from tftq.data.windows import Datasets
+from tftq.data.windows import Datasets, Windows
 from tftq.errors import RecipeError, TftqError
 from tftq.export.publish import Exported, export_model, publish
 from tftq.folder import RunFolder, identity
@@ -41,6 +41,7 @@ from tftq.train.qat import qat_schedule, qat_settings
 from tftq.train.validation import naive_q_risk
 
 PUBLISHED = Path("exports")
+_OF_TRAINING = {"path", "validation", "test"}  # options of `data` that forecasting has no use for
 INTERRUPTED = 130  # the exit status that shells give to a program stopped by Ctrl-C
 
 
@@ -211,15 +212,21 @@ def _export(job: Job, model: TemporalFusionTransformer, kind: Format) -> Exporte
         job.data.validation,
         job.data.test,
         batch_size=recipe.train.batch_size,
-        metadata=_metadata(recipe),
+        metadata=_metadata(recipe, job.data.train),
     )
     job.console.print(f"{kind}: passed the gate, {exported.path.stat().st_size / 1e6:.2f} MB", highlight=False)
     return exported
 
 
-def _metadata(recipe: Recipe) -> dict[str, object]:
-    """What a file says of where it comes from and how it is to be read, beside its inputs."""
-    metadata: dict[str, object] = {"recipe": recipe.name, "recipe_hash": recipe_hash(recipe), "time_zone": recipe.data.time_zone}
+def _metadata(recipe: Recipe, windows: Windows) -> dict[str, object]:
+    """What a file says of where it comes from and how its columns are made of a file of data, beside its inputs."""
+    first = int(windows.starts[0])
+    metadata: dict[str, object] = {
+        "recipe": recipe.name,
+        "recipe_hash": recipe_hash(recipe),
+        "data": recipe.data.model_dump(mode="json", exclude=_OF_TRAINING),
+        "step_ns": int(windows.times[first + 1] - windows.times[first]),
+    }
     return {**metadata, "price": "last close * exp(forecast)"} if recipe.data.kind == "bars" else metadata
 
 
