@@ -31,3 +31,7 @@ class QuantizationError(TftqError):
 
 class GateError(TftqError):
     """An exported model that is not exact, integer, ordered or small enough."""
+
+
+class PredictError(TftqError):
+    """A model file that cannot serve, data that it was not made for, or a forecast that is not finite."""

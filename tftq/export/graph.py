@@ -10,13 +10,13 @@ from pathlib import Path
 import onnx
 import torch
 
+from tftq.export.measure import METADATA_KEY
 from tftq.export.operators import deploy
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.versions import installed
 
 OPSET = 21
 EXAMPLE_BATCH = 2  # a batch of one would be taken for a constant
-METADATA_KEY = "tftq"
 
 
 def build_graph(model: TemporalFusionTransformer, metadata: Mapping[str, object], *, half: bool = False) -> bytes:

@@ -15,6 +15,7 @@ import numpy as np
 import onnxruntime
 import psutil
 
+METADATA_KEY = "tftq"  # of what a file says of itself
 SEVERITY_ERROR = 3
 
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,29 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
             warnings.warn(f"{'.'.join(key)} has no effect: {reason}", RecipeWarning, stacklevel=2)
             take_out(values, key)
     return Recipe.model_validate(values)
+
+
+def data_recipe(values: Mapping[str, Any], overrides: Sequence[str], changeable: Sequence[str]) -> BarsRecipe | TableRecipe:
+    """The `data` part of a recipe that was resolved before, with the command line's word last.
+
+    Args:
+        values: the part, its paths absolute.
+        overrides: `key=value` each, as `data.symbol=ESH4`.
+        changeable: the options below `data` that overrides may set.
+
+    Raises:
+        RecipeError: another option than those, or a value that is not allowed.
+    """
+    document: dict[str, Any] = {"name": "data", "data": dict(values)}
+    given: set[KeyPath] = set()
+    for override in overrides:
+        apply_override(document, override, given)
+    if fixed := sorted(".".join(key) for key in given if key not in {("data", name) for name in changeable}):
+        raise RecipeError(f"{', '.join(fixed)}: cannot be changed here; allowed: {', '.join(f'data.{name}' for name in changeable)}")
+    recipe, problems = _validate(document)
+    if recipe is None:
+        raise RecipeError("; ".join(f"{'.'.join(problem.path)}: {problem.words}" for problem in problems))
+    return recipe.data
 
 
 def resolved_yaml(recipe: Recipe) -> str:
