@@ -21,7 +21,6 @@ from tftq.errors import RecipeError, TftqError
 from tftq.export.publish import Exported, export_model, publish
 from tftq.folder import RunFolder, identity
 from tftq.memory.components import component_bytes
-from tftq.memory.plan import PlannedPeak
 from tftq.memory.watch import MemoryWatch
 from tftq.model.size import parameter_count
 from tftq.model.tabulate import tabulate
@@ -33,9 +32,10 @@ from tftq.recipe.loading import load_recipe, recipe_hash
 from tftq.recipe.schema import Format, Recipe
 from tftq.report.page import write_report
 from tftq.report.text import exported_table, memory_line, planned_line, tables_line, tables_summary, validation_line
-from tftq.train.build import architecture_of, build_model, plan_training
+from tftq.train.build import architecture_of, build_model
 from tftq.train.device import choose_device, seed_everything
 from tftq.train.loop import Trainer
+from tftq.train.plan import Planner, StagePlan
 from tftq.train.precision import Precision
 from tftq.train.qat import qat_schedule, qat_settings
 from tftq.train.validation import naive_q_risk
@@ -80,7 +80,7 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
     data = load_datasets(recipe.data)
     data.notes.extend(_notes(recipe, len(data.train)))
     phases = qat_schedule(recipe, len(data.train)) if recipe.quant.method == "qat" else None
-    plans = plan_training(recipe, data.train.inputs, data.scaling, data.target_scaling)
+    plans = Planner(data.train.inputs, data.scaling, data.target_scaling, device).plan(recipe)
     folder = RunFolder.open(recipe, device, resume=resume)
     watch = MemoryWatch(folder.path / "memory.jsonl", device)
     if watch.probe.note is not None:
@@ -99,7 +99,7 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
     return summary
 
 
-def _stages(job: Job, phases: QatSchedule | None, plans: dict[str, PlannedPeak]) -> dict[str, Any]:
+def _stages(job: Job, phases: QatSchedule | None, plans: dict[str, StagePlan]) -> dict[str, Any]:
     """Training, tables, calibration, QAT, and an export after each that makes one."""
     recipe = job.recipe
     exported: dict[Format, Exported] = {}
@@ -145,7 +145,7 @@ def _head(job: Job) -> dict[str, Any]:
     }
 
 
-def _train(job: Job, model: TemporalFusionTransformer, plans: dict[str, PlannedPeak]) -> dict[str, Any]:
+def _train(job: Job, model: TemporalFusionTransformer, plans: dict[str, StagePlan]) -> dict[str, Any]:
     """Train in floating point, in place, and say what it came to and what it held."""
     with job.watch.watching(model):
         trainer = _trainer(job, model, "train", job.folder.path)
@@ -153,12 +153,12 @@ def _train(job: Job, model: TemporalFusionTransformer, plans: dict[str, PlannedP
         held = component_bytes(trainer.model, trainer.optimizer)
     baseline = naive_q_risk(job.data.validation)
     job.console.print(validation_line("trained", training, baseline), highlight=False)
-    components = {**plans["train"].components, "parameters": held.parameters, "optimizer": held.optimizer}
+    components = {**plans["train"].update.components, "parameters": held.parameters, "optimizer": held.optimizer}
     summary = training.summary()
     return {**summary, "val": {**summary["val"], "baseline_q_risk": {"0.5": baseline}}, "memory": {"components": components}}
 
 
-def _train_quantized(job: Job, prepared: TemporalFusionTransformer, phases: QatSchedule, plan: PlannedPeak) -> dict[str, Any]:
+def _train_quantized(job: Job, prepared: TemporalFusionTransformer, phases: QatSchedule, plan: StagePlan) -> dict[str, Any]:
     """Train the tables and everything else through fake quantization, in place, and say what it came to."""
     prepared.train()
     folder = job.folder.path / "qat"
@@ -242,7 +242,7 @@ def _notes(recipe: Recipe, windows: int) -> list[str]:
     return notes
 
 
-def _announce(job: Job, plans: dict[str, PlannedPeak]) -> None:
+def _announce(job: Job, plans: dict[str, StagePlan]) -> None:
     recipe, say = job.recipe, job.console
     say.print(f"[bold]{recipe.name}[/bold] on {job.device}, into {job.folder.path}", highlight=False, soft_wrap=True)
     for note in job.data.notes:

@@ -18,8 +18,8 @@ from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.calibration import calibrate
 from tftq.quant.prepare import prepared_copy
 from tftq.recipe.schema import Recipe
-from tftq.train.build import plan_training
 from tftq.train.loop import Trainer
+from tftq.train.plan import Planner
 from tftq.train.qat import qat_schedule, qat_settings
 
 WARM_UP = 10  # updates that are not timed: kernels load, the allocator grows
@@ -43,7 +43,7 @@ def training_row(size: Size, stage: str, precision: str, batch: int, device: tor
         The row. Reserved bytes are None where the device has no such figure; `left_by_validation_bytes` should be 0.
     """
     recipe = size.recipe("qat" if stage == "qat" else "none", precision, batch)
-    planned = plan_training(recipe, size.inputs(), size.scaling(), size.target_scaling())[stage].peak_bytes
+    planned = Planner(size.inputs(), size.scaling(), size.target_scaling(), device).plan(recipe)[stage].update.peak_bytes
     torch.manual_seed(recipe.seed)
     model = size.model(recipe)
     if stage == "qat":

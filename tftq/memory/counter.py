@@ -20,7 +20,7 @@ class _StorageReference(weakref.ref[torch.UntypedStorage]):
 
     key: int
     nbytes: int  # of the storage itself
-    size: int  # what is counted for it: nbytes, and what was added
+    size: int  # what is counted for it: nbytes, rounded up, and what was added
 
     def __init__(self, storage: torch.UntypedStorage, released: Callable[["_StorageReference"], None]) -> None:
         super().__init__(storage, released)  # type: ignore[call-arg]  # the callback is typed for plain references
@@ -37,16 +37,17 @@ class ByteCounter(TorchDispatchMode):
 
     Args:
         device: count this device type alone, as "cuda"; None counts every device but "meta".
+        rounding: count a multiple of so many bytes for each storage, as an allocator hands them out.
     """
 
     live_bytes: int
     peak_bytes: int
 
-    def __init__(self, device: str | None = None) -> None:
+    def __init__(self, device: str | None = None, *, rounding: int = 1) -> None:
         super().__init__()
         self.live_bytes = 0
         self.peak_bytes = 0
-        self._device = device
+        self._device, self._rounding = device, rounding
         self._live: dict[int, _StorageReference] = {}
         self._creates: dict[Any, bool] = {}  # operator -> whether its results may be new storages
 
@@ -72,6 +73,7 @@ class ByteCounter(TorchDispatchMode):
 
     def add_bytes(self, tensor: Tensor, size: int) -> None:
         """Count `size` further bytes for as long as the storage of `tensor`, which is counted already, lives."""
+        size = self._rounded(size)
         self._live[tensor.untyped_storage()._cdata].size += size
         self._grow(size)
 
@@ -98,12 +100,16 @@ class ByteCounter(TorchDispatchMode):
         known = self._live.get(storage._cdata)
         if known is None:
             reference = _StorageReference(storage, self._released)
+            reference.size = self._rounded(reference.nbytes)
             self._live[reference.key] = reference
             self._grow(reference.size)
         elif storage.nbytes() != known.nbytes:
-            growth = storage.nbytes() - known.nbytes
-            known.nbytes, known.size = known.nbytes + growth, known.size + growth
+            growth = self._rounded(storage.nbytes()) - self._rounded(known.nbytes)
+            known.nbytes, known.size = storage.nbytes(), known.size + growth
             self._grow(growth)
+
+    def _rounded(self, nbytes: int) -> int:
+        return -(-nbytes // self._rounding) * self._rounding
 
     def _released(self, reference: _StorageReference) -> None:
         del self._live[reference.key]

@@ -5,20 +5,20 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 
 from tftq.export.publish import Exported
-from tftq.memory.plan import PlannedPeak
 from tftq.memory.timeline import Timeline
 from tftq.model.tabulate import KNOT_COUNTS, TOLERANCE, TabulatedVariable
 from tftq.recipe.schema import Format
+from tftq.train.plan import StagePlan
 from tftq.train.state import Training
 
 
-def planned_line(stage: str, plan: PlannedPeak, budget_mb: int) -> str:
+def planned_line(stage: str, plan: StagePlan, budget_mb: int) -> str:
     """What a stage is expected to need."""
-    parts = ", ".join(f"{name} {size / 2**20:.0f}" for name, size in plan.components.items() if size)
-    return f"planned peak of {stage}: {plan.peak_bytes / 2**20:.0f} of {budget_mb} MiB ({parts})"
+    parts = ", ".join(f"{name} {size / 2**20:.0f}" for name, size in plan.update.components.items() if size)
+    return f"planned peak of {stage}: {plan.update.peak_bytes / 2**20:.0f} of {budget_mb} MiB ({parts})"
 
 
-def memory_line(timeline: Timeline, plans: Mapping[str, PlannedPeak]) -> str:
+def memory_line(timeline: Timeline, plans: Mapping[str, StagePlan]) -> str:
     """What it did need, and whether every phase left its record."""
     peak, planned = timeline.peak_bytes, max(plan.peak_bytes for plan in plans.values())
     measured = "not measured" if peak is None else f"{peak / 2**20:.0f} MiB"
