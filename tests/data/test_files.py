@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 from tests.data.helpers import BEGIN, write
-from tftq.data.files import duration, iso, nanoseconds, numbers, read_file, wall_clock
+from tftq.data.files import Columns, duration, iso, nanoseconds, numbers, read_file, wall_clock
 from tftq.errors import DataError
 
 EXPECTED = np.array([BEGIN, BEGIN + 60_000_000_000])
 
 
 def times_of(values: pa.Array, time_zone: str | None = None, refuse_naive: bool = True) -> tuple[np.ndarray, list[str]]:
-    return nanoseconds(pa.table({"t": values}), "t", time_zone, refuse_naive)
+    return nanoseconds(Columns.of_table(pa.table({"t": values})), "t", time_zone, refuse_naive)
 
 
 @pytest.mark.parametrize("unit, per_second", [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
@@ -82,11 +82,12 @@ def test_numbers() -> None:
             "text": ["1", "2", "3"],
         }
     )
-    np.testing.assert_array_equal(numbers(table, "whole"), [1, np.nan, 3])
-    np.testing.assert_array_equal(numbers(table, "exact"), [1676.25, np.nan, 0.1])
-    np.testing.assert_array_equal(numbers(table, "truth"), [1, 0, 1])
+    file = Columns.of_table(table)
+    np.testing.assert_array_equal(numbers(file, "whole"), [1, np.nan, 3])
+    np.testing.assert_array_equal(numbers(file, "exact"), [1676.25, np.nan, 0.1])
+    np.testing.assert_array_equal(numbers(file, "truth"), [1, 0, 1])
     with pytest.raises(DataError, match=r"'text' holds string; allowed are integers"):
-        numbers(table, "text")
+        numbers(file, "text")
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

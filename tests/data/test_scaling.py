@@ -19,7 +19,7 @@ def test_by_hand() -> None:
     values[:, 2] = 0.1
     values[:, 3] = np.arange(100) % 3
     columns = (Column("plain", "observed"), Column("spike", "observed"), Column("still", "known"), Column("kind", "known", categories=5))
-    scaling, notes = fit_columns(columns, values)
+    scaling, notes = fit_columns(columns, [values])
     assert scaling.center.tolist() == pytest.approx([2, 0.1, 0.1, 0])
     assert scaling.scale.tolist() == pytest.approx([1, 0.99**0.5, 1, 1])
     assert scaling.tailed.tolist() == [False, True, False, False]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,11 @@ import torch
 
 from tftq.data.columns import Column, Inputs
 from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS, MEMORY, bar_features, clock_features
-from tftq.data.files import decoded, iso, nanoseconds, numbers, read_file
-from tftq.data.rows import Policy, Rows, tidy_rows
+from tftq.data.files import Columns, iso, nanoseconds, numbers, read_file
+from tftq.data.rows import Policy, RowOrder, Rows
 from tftq.data.segments import Needs, Segment, usable
-from tftq.data.source import Source, window_starts
-from tftq.data.windows import LogReturn
+from tftq.data.source import Keep, Source, in_memory, window_starts
+from tftq.data.windows import BLOCK, LogReturn
 from tftq.errors import DataError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "volume": ("volume", "vol", "v"),
     "symbol": ("symbol", "ticker", "contract", "instrument", "raw_symbol", "sym"),
 }
+WIDTH = len(BAR_COLUMNS) + len(CLOCK_COLUMNS)
 FIXED_POINT = 1e-9  # the unit of integer prices in market data feeds
 FIXED_POINT_FROM = 1e8  # integer prices above this are in that unit: 0.1 and up
 
@@ -58,12 +60,12 @@ def read_bars(
     Raises:
         DataError: a missing column, symbol or value, a duplicate timestamp, or prices that cannot be.
     """
-    table = read_file(path)
-    found, notes = _find_columns(table, path)
-    times, time_notes = nanoseconds(table, found["timestamp"], time_zone, refuse_naive=True)
-    series, names = _series(table, found.get("symbol"), Path(path))
-    columns = {name: numbers(table, found[name]) for name in (*PRICES, "volume")}
-    if all(pa.types.is_integer(decoded(table, found[name]).type) for name in PRICES) and np.nanmedian(columns["close"]) >= FIXED_POINT_FROM:
+    file = read_file(path)
+    found, notes = _find_columns(file.names, path)
+    times, time_notes = nanoseconds(file, found["timestamp"], time_zone, refuse_naive=True)
+    series, names = _series(file, found.get("symbol"), Path(path))
+    columns = {name: numbers(file, found[name]) for name in (*PRICES, "volume")}
+    if all(pa.types.is_integer(file.type(found[name])) for name in PRICES) and np.nanmedian(columns["close"]) >= FIXED_POINT_FROM:
         columns |= {name: _fixed_point(columns[name]) for name in PRICES}
         notes.append(f"integer prices read as fixed-point numbers in units of {FIXED_POINT:g}")
     kept = np.ones(len(times), bool)
@@ -73,18 +75,22 @@ def read_bars(
         kept = series == names.index(symbol)  # what is wrong with other contracts is not the user's concern
         series, names = np.zeros(len(times), np.int64), (symbol,)
     _check_prices(kept, times, series, names, columns)
-    rows = tidy_rows(kept, times, series, names, columns, duplicates, missing)
+    order = RowOrder(kept, times, series, names, duplicates)
+    for name in columns:
+        columns[name] = order.column(name, columns[name])
+    rows = order.rows(columns, missing)
     if len(names) > 1:
         notes.append(f"{len(names)} contracts, each a series of its own (data.symbol takes one): {', '.join(names)}")
     rows.notes[:0] = notes + time_notes
     return rows
 
 
-def load_bars(recipe: BarsRecipe) -> Source:
+def load_bars(recipe: BarsRecipe, keep: Keep = in_memory) -> Source:
     """Read bars and compute the features of every segment that is long enough for a window.
 
     Args:
         recipe: the recipe's `data` part.
+        keep: where the rows go.
 
     Returns:
         Rows of the long enough segments, their windows, and the cumulative log return as the target.
@@ -99,23 +105,15 @@ def load_bars(recipe: BarsRecipe) -> Source:
         notes.append(
             f"data.warmup {recipe.warmup} is below {MEMORY - 1}: a segment's first features see a market that stood still before it"
         )
-    count = sum(map(len, segments))
-    values = np.empty((count, len(BAR_COLUMNS) + len(CLOCK_COLUMNS)), np.float32)
-    kept, packed, row = np.empty(count, np.int64), [], 0
-    for segment in segments:
-        here = slice(row, row + len(segment))
-        there = slice(segment.start, segment.stop)
-        for index, feature in enumerate(bar_features({name: column[there] for name, column in bars.columns.items()})):
-            values[here, index] = feature
-        kept[here] = np.arange(segment.start, segment.stop)
-        packed.append(Segment(here.start, here.stop))
-        row = here.stop
-    values[:, len(BAR_COLUMNS) :] = clock_features(bars.times[kept], recipe.time_zone)
+    rows = keep(sum(map(len, segments)), WIDTH, _feature_blocks(bars, segments, recipe.time_zone))
+    kept = np.concatenate([np.arange(segment.start, segment.stop) for segment in segments])
+    stops = np.cumsum([len(segment) for segment in segments])
+    packed = [Segment(int(stop) - len(segment), int(stop)) for segment, stop in zip(segments, stops, strict=True)]
     observed = tuple(Column(name, "observed") for name in BAR_COLUMNS)
     known = tuple(Column(name, "known") for name in CLOCK_COLUMNS)
     return Source(
         inputs=Inputs(observed + known, recipe.lookback, recipe.horizon),
-        rows=torch.from_numpy(values),
+        rows=rows,
         times=torch.from_numpy(bars.times[kept]),
         starts=window_starts(packed, needs),
         target=LogReturn(torch.from_numpy(bars.columns["close"][kept])),
@@ -123,9 +121,27 @@ def load_bars(recipe: BarsRecipe) -> Source:
     )
 
 
-def _find_columns(table: pa.Table, path: Path | str) -> tuple[dict[str, str], list[str]]:
+def _feature_blocks(bars: Rows, segments: list[Segment], time_zone: str | None) -> Iterator[np.ndarray]:
+    """The features of the segments' bars, float32 [at most BLOCK, WIDTH] each.
+
+    A block is computed from its own bars and the few before them that its features look at: no bit differs from those of the whole
+    segment, and what is computed on the way stays small enough for the processor's cache.
+    """
+    for segment in segments:
+        for start in range(segment.start, segment.stop, BLOCK):
+            stop = min(start + BLOCK, segment.stop)
+            seen = max(segment.start, start - MEMORY + 1)
+            columns = {name: column[seen:stop] for name, column in bars.columns.items()}
+            block = np.empty((stop - start, WIDTH), np.float32)
+            for index, feature in enumerate(bar_features(columns, age=seen - segment.start)):
+                block[:, index] = feature[start - seen :]
+            block[:, len(BAR_COLUMNS) :] = clock_features(bars.times[start:stop], time_zone)
+            yield block
+
+
+def _find_columns(columns: list[str], path: Path | str) -> tuple[dict[str, str], list[str]]:
     by_lower: dict[str, list[str]] = {}
-    for name in table.column_names:
+    for name in columns:
         by_lower.setdefault(name.strip().lower(), []).append(name)
     found: dict[str, str] = {}
     absent = []
@@ -138,15 +154,15 @@ def _find_columns(table: pa.Table, path: Path | str) -> tuple[dict[str, str], li
         elif role != "symbol":
             absent.append(f"no column for {role} (looked for {', '.join(names)}, in any case)")
     if absent:
-        raise DataError(f"{path}: {'; '.join(absent)}; the file has {', '.join(table.column_names)}; rename its columns")
-    unused = [name for name in table.column_names if name not in found.values()]
+        raise DataError(f"{path}: {'; '.join(absent)}; the file has {', '.join(columns)}; rename its columns")
+    unused = [name for name in columns if name not in found.values()]
     return found, [f"columns not used: {', '.join(unused)}"] if unused else []
 
 
-def _series(table: pa.Table, column: str | None, path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
+def _series(file: Columns, column: str | None, path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     if column is None:
-        return np.zeros(table.num_rows, np.int64), (path.name.split(".")[0],)
-    values = decoded(table, column)
+        return np.zeros(file.rows, np.int64), (path.name.split(".")[0],)
+    values = file.whole(column)
     try:
         symbols = values.cast(pa.string())
     except pa.ArrowException as error:
@@ -154,8 +170,9 @@ def _series(table: pa.Table, column: str | None, path: Path) -> tuple[np.ndarray
     if symbols.null_count:
         row = int(np.flatnonzero(symbols.is_null().to_numpy())[0])
         raise DataError(f"column {column!r}: {symbols.null_count} missing, first in row {row}; every bar needs its symbol")
-    names, series = np.unique(np.array(symbols.to_pylist()), return_inverse=True)
-    return series.astype(np.int64), tuple(map(str, names))
+    encoded = symbols.dictionary_encode().combine_chunks()
+    names, ranks = np.unique(np.array(encoded.dictionary.to_pylist()), return_inverse=True)
+    return ranks[encoded.indices.to_numpy()], tuple(map(str, names))
 
 
 def _fixed_point(values: np.ndarray) -> np.ndarray:

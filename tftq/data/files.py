@@ -1,5 +1,8 @@
 """Parquet or CSV to plain arrays: float64 numbers and int64 nanoseconds in UTC, whatever the types in the file."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,66 +18,127 @@ EPOCH_SECONDS = (315_532_800, 4_102_444_800)
 EPOCH_UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
-def read_file(path: Path | str) -> pa.Table:
-    """Read a parquet or CSV file as it lies.
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a file, read one at a time and a row group at a time, so that no more than that is held.
+
+    Args:
+        schema: the names and types of the columns.
+        rows: how many rows there are.
+        batches: yields the rows of one column, as record batches.
+    """
+
+    schema: pa.Schema
+    rows: int
+    batches: Callable[[str], Iterator[pa.RecordBatch]]
+
+    @classmethod
+    def of_table(cls, table: pa.Table) -> "Columns":
+        """Those of a table in memory."""
+        return cls(table.schema, table.num_rows, lambda column: iter(table.select([column]).to_batches()))
+
+    @classmethod
+    def of_parquet(cls, path: Path) -> "Columns":
+        """Those of a parquet file, of which only the footer is read now."""
+        with pyarrow.parquet.ParquetFile(path) as file:
+            schema, metadata = file.schema_arrow, file.metadata
+
+        def batches(column: str) -> Iterator[pa.RecordBatch]:
+            with _readable(path), pyarrow.parquet.ParquetFile(path, metadata=metadata) as file:
+                yield from file.iter_batches(columns=[column])
+
+        return cls(schema, metadata.num_rows, batches)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns, in order."""
+        return list(self.schema.names)
+
+    def type(self, column: str) -> pa.DataType:
+        """The type of a column's values, dictionary encoding taken away."""
+        kind = self.schema.field(column).type
+        return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+    def chunks(self, column: str) -> Iterator[pa.Array]:
+        """The rows of a column, some at a time, dictionary encoding taken away."""
+        for batch in self.batches(column):
+            yield batch.column(column).cast(self.type(column))
+
+    def whole(self, column: str) -> pa.ChunkedArray:
+        """All rows of a column, dictionary encoding taken away."""
+        return pa.chunked_array(list(self.chunks(column)), self.type(column))
+
+
+def read_file(path: Path | str) -> Columns:
+    """Open a parquet or CSV file; a CSV file is read whole at once.
 
     Args:
         path: a file whose name ends in .parquet, .pq, .csv or .csv.gz.
 
     Returns:
-        The table, with dictionary columns decoded and its row groups joined.
+        Its columns as they lie.
 
     Raises:
-        DataError: no such file, another ending, a damaged file or one without rows.
+        DataError: no such file, another ending, a damaged file (of parquet: its footer; its rows as they are read), a column
+            that stands twice, or no rows.
     """
     path = Path(path)
     if not path.is_file():
         raise DataError(f"data.path: no file {path}; give the path of a parquet or CSV file")
     name = path.name.lower()
-    try:
+    with _readable(path):
         if name.endswith((".parquet", ".pq")):
-            with pyarrow.parquet.ParquetFile(path) as file:
-                table = file.read()
+            columns = Columns.of_parquet(path)
         elif name.endswith((".csv", ".csv.gz")):
-            table = pyarrow.csv.read_csv(path)
+            columns = Columns.of_table(pyarrow.csv.read_csv(path))
         else:
             raise DataError(f"data.path: {path.name} is neither .parquet, .pq, .csv nor .csv.gz; convert it to one of these")
-        names = table.column_names
-    except pa.ArrowException as error:
-        raise DataError(f"data.path: {path} cannot be read: {error}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"data.path: {path} has column names that are not UTF-8 ({error.reason}); save it as UTF-8") from error
-    if table.num_rows == 0:
+        names = columns.names
+    if columns.rows == 0:
         raise DataError(f"data.path: {path} has no rows")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise DataError(f"data.path: {path} has several columns named {', '.join(map(repr, twice))}; rename or remove them")
-    return table
+    return columns
 
 
-def numbers(table: pa.Table, column: str) -> np.ndarray:
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Say which file it was that could not be read."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"data.path: {path} cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"data.path: {path} has column names that are not UTF-8 ({error.reason}); save it as UTF-8") from error
+
+
+def numbers(file: Columns, column: str) -> np.ndarray:
     """A column as float64 [rows]; a null becomes NaN.
 
     Raises:
         DataError: the column does not hold numbers.
     """
-    values = decoded(table, column)
-    kind = values.type
+    kind = file.type(column)
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind)):
         raise DataError(f"column {column!r} holds {kind}; allowed are integers, floats, decimals and booleans; convert it to numbers")
-    if pa.types.is_boolean(kind):
-        values = values.cast(pa.int8())
-    return values.cast(pa.float64(), safe=False).to_numpy().astype(np.float64)
+    values, row = np.empty(file.rows), 0
+    for chunk in file.chunks(column):
+        if pa.types.is_boolean(kind):
+            chunk = chunk.cast(pa.int8())
+        values[row : row + len(chunk)] = chunk.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        row += len(chunk)
+    return values
 
 
-def nanoseconds(table: pa.Table, column: str, time_zone: str | None, refuse_naive: bool) -> tuple[np.ndarray, list[str]]:
+def nanoseconds(file: Columns, column: str, time_zone: str | None, refuse_naive: bool) -> tuple[np.ndarray, list[str]]:
     """A column of times as int64 nanoseconds since 1970 in UTC.
 
     A parquet timestamp without a zone is a local time by the format's own definition, so that it needs `time_zone`
     where instants matter (`refuse_naive`). Text in a parquet file without an offset says nothing about it and is read as UTC, with a note.
 
     Args:
-        table: the file's rows.
+        file: the columns of the file.
         column: the name of the time column: timestamps, dates, ISO 8601 text or integer epochs (s, ms, us, ns).
         time_zone: the zone of times that carry none, such as UTC or America/Chicago; None where the recipe gives none.
         refuse_naive: whether a timestamp without a zone is an error while `time_zone` is None; else it is taken as UTC.
@@ -85,7 +149,7 @@ def nanoseconds(table: pa.Table, column: str, time_zone: str | None, refuse_naiv
     Raises:
         DataError: a missing or unreadable time, or a naive one where that is refused.
     """
-    values = decoded(table, column)
+    values = file.whole(column)
     if values.null_count:
         row = int(np.flatnonzero(values.is_null().to_numpy())[0])
         raise DataError(f"time column {column!r}: {values.null_count} missing, first in row {row}; every row needs a time")
@@ -141,12 +205,6 @@ def duration(nanoseconds: int) -> str:
         if nanoseconds >= size * 1_000_000_000 and nanoseconds % (size * 1_000_000_000) == 0:
             return f"{nanoseconds // (size * 1_000_000_000)} {unit}"
     return f"{nanoseconds / 1e9:g} s"
-
-
-def decoded(table: pa.Table, column: str) -> pa.ChunkedArray:
-    """A column with its dictionary encoding taken away."""
-    values = table[column]
-    return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
 
 
 def _parsed(values: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -35,82 +35,91 @@ class Rows:
         return len(self.times)
 
 
-def tidy_rows(
-    kept: np.ndarray,
-    times: np.ndarray,
-    series: np.ndarray,
-    names: tuple[str, ...],
-    columns: dict[str, np.ndarray],
-    duplicates: Policy,
-    missing: Policy,
-) -> Rows:
-    """Sort rows, and refuse or drop repeated times and missing values, always with a count.
+class RowOrder:
+    """The order of a file's rows, into which its columns are brought one after the other, so that no more than one is held twice.
+
+    Repeated times and missing values are refused or dropped, always with a count. Call `column` for every column, then `rows`.
 
     Args:
         kept: which rows of the file are wanted, bool [rows]; the others are not looked at.
         times: int64 nanoseconds UTC [rows], as in the file.
         series: index of each row's series in `names` [rows].
         names: the series.
-        columns: float64 [rows] each.
         duplicates: `drop` keeps the first of rows that are equal in every column; differing ones are always refused.
-        missing: `drop` marks rows with a missing value as broken.
-
-    Returns:
-        The rows in order.
 
     Raises:
-        DataError: a duplicate timestamp or a missing value that the recipe does not allow.
+        DataError: a duplicate timestamp while that is refused.
     """
-    notes: list[str] = []
-    order = np.lexsort((np.arange(len(times)), times, series))
-    order = order[kept[order]]
-    in_file = np.flatnonzero(kept)
-    in_file = in_file[np.argsort(series[in_file], kind="stable")]  # each series on its own, in the order of the file
-    disordered = int(((np.diff(times[in_file]) < 0) & (np.diff(series[in_file]) == 0)).sum())
-    if disordered:
-        notes.append(f"sorted by time: {disordered} rows lay before an earlier one")
 
-    sorted_times, sorted_series = times[order], series[order]
-    repeats = 1 + np.flatnonzero((np.diff(sorted_times) == 0) & (np.diff(sorted_series) == 0))
-    if len(repeats):
-        _check_duplicates(times, series, names, columns, order, repeats, duplicates)
-        order = np.delete(order, repeats)
-        notes.append(f"dropped {len(repeats)} exact copies of rows")
+    def __init__(self, kept: np.ndarray, times: np.ndarray, series: np.ndarray, names: tuple[str, ...], duplicates: Policy) -> None:
+        order = np.lexsort((np.arange(len(times)), times, series))
+        order = order[kept[order]]
+        repeats = 1 + np.flatnonzero((np.diff(times[order]) == 0) & (np.diff(series[order]) == 0))
+        self._firsts, self._copies = order[repeats - 1], order[repeats]
+        self._differs = np.zeros(len(repeats), bool)
+        self._faults: list[str] = []
+        self._order = np.delete(order, repeats) if len(repeats) else order
+        self._times = times
+        self._series = series
+        self._names = names
+        self._broken = np.zeros(len(self._order), bool)
+        self._notes: list[str] = []
+        if len(repeats) and duplicates == "refuse":
+            raise DataError(self._duplicates(np.arange(len(repeats)), "; set `data.duplicates: drop` to drop exact copies"))
+        in_file = np.flatnonzero(kept)
+        in_file = in_file[np.argsort(series[in_file], kind="stable")]  # each series on its own, in the order of the file
+        disordered = int(((np.diff(times[in_file]) < 0) & (np.diff(series[in_file]) == 0)).sum())
+        if disordered:
+            self._notes.append(f"sorted by time: {disordered} rows lay before an earlier one")
 
-    broken = np.zeros(len(order), bool)
-    faults = []
-    for name, values in columns.items():
-        absent = ~np.isfinite(values[order])
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def column(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Bring a column into order.
+
+        Args:
+            name: its name.
+            values: float64 [rows], as in the file.
+
+        Returns:
+            float64 [rows in order].
+        """
+        one, other = values[self._firsts], values[self._copies]
+        self._differs |= ~((one == other) | (np.isnan(one) & np.isnan(other)))
+        ordered = values[self._order]
+        absent = ~np.isfinite(ordered)
         if absent.any():
-            row = order[absent].min()
-            faults.append(f"column {name!r}: {int(absent.sum())} missing (NaN or infinite), first in row {row}, {iso(times[row])}")
-        broken |= absent
-    if faults and missing == "refuse":
-        raise DataError("; ".join(faults) + "; set `data.missing: drop` to leave out the windows that touch them")
-    notes += [f"{fault}; left out" for fault in faults]
-    return Rows(times[order], series[order], names, {name: values[order] for name, values in columns.items()}, broken, notes)
+            row = self._order[absent].min()
+            self._faults.append(
+                f"column {name!r}: {int(absent.sum())} missing (NaN or infinite), first in row {row}, {iso(self._times[row])}"
+            )
+        self._broken |= absent
+        return ordered
 
+    def rows(self, columns: dict[str, np.ndarray], missing: Policy) -> Rows:
+        """The rows in order.
 
-def _check_duplicates(
-    times: np.ndarray,
-    series: np.ndarray,
-    names: tuple[str, ...],
-    columns: dict[str, np.ndarray],
-    order: np.ndarray,
-    repeats: np.ndarray,
-    duplicates: Policy,
-) -> None:
-    firsts, copies = order[repeats - 1], order[repeats]
-    differs = np.zeros(len(repeats), bool)
-    for values in columns.values():
-        differs |= ~((values[firsts] == values[copies]) | (np.isnan(values[firsts]) & np.isnan(values[copies])))
-    if duplicates == "drop" and not differs.any():
-        return
-    which = np.flatnonzero(differs) if duplicates == "drop" else np.arange(len(repeats))
-    at = which[np.argmin(copies[which])]
-    raise DataError(
-        f"duplicate timestamp in {len(which)} rows, first in row {copies[at]}: {iso(times[copies[at]])} of {names[series[copies[at]]]} "
-        f"is in row {firsts[at]} too"
-        + (", with other values; data.duplicates: drop drops exact copies only, so mend the file" if duplicates == "drop" else "")
-        + ("; set `data.duplicates: drop` to drop exact copies" if duplicates == "refuse" else "")
-    )
+        Args:
+            columns: those that `column` brought into order and that are still wanted.
+            missing: `drop` marks rows with a missing value in any column as broken.
+
+        Raises:
+            DataError: rows of one time that differ, or a missing value while that is refused.
+        """
+        if self._differs.any():
+            advice = ", with other values; data.duplicates: drop drops exact copies only, so mend the file"
+            raise DataError(self._duplicates(np.flatnonzero(self._differs), advice))
+        if self._faults and missing == "refuse":
+            raise DataError("; ".join(self._faults) + "; set `data.missing: drop` to leave out the windows that touch them")
+        dropped = [f"dropped {len(self._copies)} exact copies of rows"] if len(self._copies) else []
+        notes = self._notes + dropped + [f"{fault}; left out" for fault in self._faults]
+        return Rows(self._times[self._order], self._series[self._order], self._names, columns, self._broken, notes)
+
+    def _duplicates(self, which: np.ndarray, advice: str) -> str:
+        at = which[np.argmin(self._copies[which])]
+        first, copy = self._firsts[at], self._copies[at]
+        return (
+            f"duplicate timestamp in {len(which)} rows, first in row {copy}: {iso(self._times[copy])} of "
+            f"{self._names[self._series[copy]]} is in row {first} too{advice}"
+        )

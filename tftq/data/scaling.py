@@ -1,6 +1,8 @@
 """Scalings: how raw columns and targets become numbers of size one; fitted on the training part, applied inside the graph."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,31 +46,59 @@ class TargetScaling:
     scale: np.ndarray
 
 
-def fit_columns(columns: tuple[Column, ...], values: np.ndarray) -> tuple[ColumnScaling, list[str]]:
+class Moments(NamedTuple):
+    """What columns come to over all their rows: float64 [columns] each."""
+
+    low: np.ndarray
+    high: np.ndarray
+    mean: np.ndarray
+    deviation: np.ndarray
+
+
+def moments(blocks: Iterable[np.ndarray]) -> Moments:
+    """Least, greatest, mean and standard deviation of columns, in one pass over blocks of rows (Chan, Golub and LeVeque 1983).
+
+    Args:
+        blocks: float32 [any number of rows, columns] each; at least one.
+    """
+    count, low, high, mean, squares = 0, np.array(np.inf), np.array(-np.inf), np.array(0.0), np.array(0.0)
+    for block in blocks:
+        exact = block.T.astype(np.float64, order="C")  # [columns, rows]: sums along rows that lie side by side are the exact ones
+        low, high = np.minimum(low, exact.min(axis=1)), np.maximum(high, exact.max(axis=1))
+        here = exact.mean(axis=1)
+        total = count + len(block)
+        squares = squares + ((exact - here[:, None]) ** 2).sum(axis=1) + (here - mean) ** 2 * (count * len(block) / total)
+        mean = mean + (here - mean) * (len(block) / total)
+        count = total
+    return Moments(low, high, mean, np.sqrt(squares / count))
+
+
+def fit_columns(columns: tuple[Column, ...], blocks: Iterable[np.ndarray]) -> tuple[ColumnScaling, list[str]]:
     """Fit the scaling of columns to the rows of the training part.
 
     Args:
         columns: the columns in order.
-        values: float32 [rows, columns], raw.
+        blocks: the rows, raw, float32 [any number of rows, columns] each.
 
     Returns:
         The scaling, and a note that names the constant columns where there are any.
     """
-    fits = [_fit(column, values[:, index]) for index, column in enumerate(columns)]
+    fits = [_fit(column, *figures) for column, *figures in zip(columns, *moments(blocks), strict=True)]
     center, scale, tailed, low, high = (np.array(part) for part in zip(*fits, strict=True))
     constant = [column.name for column, a, b in zip(columns, low, high, strict=True) if a == b]
     notes = [f"constant over the training part: {', '.join(constant)}"] if constant else []
     return ColumnScaling(center, scale, tailed, low, high), notes
 
 
-def _fit(column: Column, raw: np.ndarray) -> tuple[np.float32, np.float32, bool, np.float32, np.float32]:
+def _fit(
+    column: Column, low: float, high: float, mean: float, deviation: float
+) -> tuple[np.float32, np.float32, bool, np.float32, np.float32]:
     if column.categories:
         return np.float32(0), np.float32(1), False, np.float32(0), np.float32(column.categories - 1)
-    exact = raw.astype(np.float64)
-    constant = exact.min() == exact.max()
-    center = np.float32(exact[0] if constant else exact.mean())
-    scale = np.float32(1 if constant else exact.std())
-    z = (raw - center) / scale  # in float32, as the graph does it
-    tailed = bool(np.abs(z).max() > TAIL)
-    result = np.arcsinh(z) if tailed else z
-    return center, scale, tailed, result.min(), result.max()
+    constant = low == high
+    center = np.float32(low if constant else mean)
+    scale = np.float32(1 if constant else deviation)
+    ends = (np.array([low, high], np.float32) - center) / scale  # in float32, as the graph does it; monotone, so that these are the ends
+    tailed = bool(np.abs(ends).max() > TAIL)
+    least, greatest = np.arcsinh(ends) if tailed else ends
+    return center, scale, tailed, least, greatest

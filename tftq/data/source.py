@@ -1,13 +1,18 @@
 """What a reader of bars or tables hands to the split: rows, windows and the target, whatever they came from."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
 
 from tftq.data.columns import Inputs
 from tftq.data.segments import Needs, Segment
-from tftq.data.windows import Target
+from tftq.data.windows import Target, nothing_to_release
+
+# How rows are kept that come in blocks: from their count, their width and the blocks, float32 [any, width], to float32 [count, width].
+Keep = Callable[[int, int, Iterator[np.ndarray]], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,7 @@ class Source:
         starts: int64 [windows], the row of each window's first history bar.
         target: what to forecast.
         notes: what a user should know.
+        release: lets go of pages of memory that reading rows has filled and that can be read from a file again.
     """
 
     inputs: Inputs
@@ -29,6 +35,20 @@ class Source:
     starts: torch.Tensor
     target: Target
     notes: list[str]
+    release: Callable[[], None] = nothing_to_release
+
+
+def in_memory(count: int, width: int, blocks: Iterator[np.ndarray]) -> torch.Tensor:
+    """Rows in an array of their own; a block that holds all of them is taken as it is."""
+    first = next(blocks)
+    if len(first) == count:
+        return torch.from_numpy(first)
+    rows, row = np.empty((count, width), np.float32), 0
+    for block in chain([first], blocks):
+        rows[row : row + len(block)] = block
+        row += len(block)
+    assert row == count
+    return torch.from_numpy(rows)
 
 
 def window_starts(segments: list[Segment], needs: Needs) -> torch.Tensor:

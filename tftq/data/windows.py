@@ -1,7 +1,7 @@
 """Windows: lazy views into one array of rows; nothing is materialised beyond the batch at hand."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -10,6 +10,12 @@ from torch import Tensor
 
 from tftq.data.columns import Batch, Inputs
 from tftq.data.scaling import Scaling, TargetScaling
+
+BLOCK = 8192  # rows or windows looked at at a time where all of them must be
+
+
+def nothing_to_release() -> None:
+    """What there is to let go of where rows lie in memory of their own."""
 
 
 class Target(Protocol):
@@ -95,9 +101,19 @@ class Windows:
         times: int64 [rows], nanoseconds UTC; shared by all parts.
         starts: int64 [windows], the row of each window's first history bar.
         target: what to forecast.
+        release: called after rows were read, see `Source`.
     """
 
-    def __init__(self, name: str, inputs: Inputs, rows: Tensor, times: Tensor, starts: Tensor, target: Target) -> None:
+    def __init__(
+        self,
+        name: str,
+        inputs: Inputs,
+        rows: Tensor,
+        times: Tensor,
+        starts: Tensor,
+        target: Target,
+        release: Callable[[], None] = nothing_to_release,
+    ) -> None:
         assert rows.is_contiguous() and rows.dtype == torch.float32 and rows.shape[1] == len(inputs.history)
         self.name = name
         self.inputs = inputs
@@ -105,6 +121,7 @@ class Windows:
         self.times = times
         self.starts = starts
         self.target = target
+        self._release = release
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -128,7 +145,28 @@ class Windows:
         history = self.rows[last[:, None] + torch.arange(1 - lookback, 1)]  # [batch, lookback, history columns]
         observed = len(self.inputs.history) - len(self.inputs.future)
         future = self.rows[:, observed:][_ahead(last, horizon)]  # [batch, horizon, known columns]
-        return Batch(history, future, None, self.target.values(last, horizon))
+        target = self.target.values(last, horizon)
+        self._release()
+        return Batch(history, future, None, target)
+
+    def row_blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every row that a window touches, some at a time: which, int64 [n], and their values, float32 [n, history columns]."""
+        for rows in torch.nonzero(self.touched()).flatten().split(BLOCK):
+            yield rows, self.rows[rows]
+            self._release()
+
+    def target_blocks(self) -> Iterator[Tensor]:
+        """The targets of all windows, some at a time, float32 [n, horizon]."""
+        for indices in torch.arange(len(self)).split(BLOCK):
+            yield self.target.values(self.last_rows(indices), self.inputs.horizon)
+            self._release()
+
+    def touched(self) -> Tensor:
+        """Which rows any window touches, bool [rows]."""
+        edges = torch.zeros(len(self.rows) + 1, dtype=torch.int64)
+        edges.index_add_(0, self.starts, torch.ones_like(self.starts))
+        edges.index_add_(0, self.starts + self.inputs.lookback + self.inputs.horizon, -torch.ones_like(self.starts))
+        return edges.cumsum(0)[:-1] > 0
 
     def naive(self, indices: Tensor | Sequence[int]) -> Tensor:
         """The baseline's forecast, float32 [batch, horizon]: no change for bars, the season before for tables."""
@@ -142,9 +180,12 @@ class Windows:
     def fingerprint(self) -> str:
         """SHA-256 (hexadecimal) of every value and time that the windows can show, and of where they start."""
         digest = hashlib.sha256()
-        targets = self.target.values(self.last_rows(torch.arange(len(self))), self.inputs.horizon)
-        for tensor in (self.rows, self.times, self.starts, targets):
-            digest.update(tensor.numpy().tobytes())
+        for tensor in (self.rows, self.times, self.starts):
+            for block in tensor.split(BLOCK):
+                digest.update(block.numpy().data)
+                self._release()
+        for targets in self.target_blocks():
+            digest.update(targets.numpy().data)
         return digest.hexdigest()
 
     def last_rows(self, indices: Tensor | Sequence[int]) -> Tensor:

@@ -16,6 +16,7 @@ class Bars:
 
     Args:
         open, high, low, close, volume: float64 [PAD + bars].
+        age: how many bars of the segment come before these.
     """
 
     open: Series
@@ -23,13 +24,14 @@ class Bars:
     low: Series
     close: Series
     volume: Series
+    age: int
 
     @classmethod
-    def padded(cls, columns: dict[str, Series]) -> "Bars":
+    def padded(cls, columns: dict[str, Series], age: int) -> "Bars":
         """The bars with their flat past at the first open, with the first bar's volume."""
         first = columns["open"][0]
         before = {name: first for name in columns} | {"volume": columns["volume"][0]}
-        return cls(**{name: np.r_[np.full(PAD, before[name]), column] for name, column in columns.items()})
+        return cls(age=age, **{name: np.r_[np.full(PAD, before[name]), column] for name, column in columns.items()})
 
     @cached_property
     def log_close(self) -> Series:

@@ -30,7 +30,7 @@ class Group(NamedTuple):
 
 def flags(bars: Bars) -> tuple[Series, ...]:
     """Whether nothing was traded, and the logarithm of how many bars the segment has so far."""
-    count = np.maximum(np.arange(len(bars.close)) - PAD, 0)
+    count = np.maximum(np.arange(len(bars.close)) - PAD, 0) + bars.age
     return (bars.volume == 0).astype(np.float64), np.log1p(count)
 
 
@@ -72,18 +72,19 @@ BAR_COLUMNS = tuple(name for group in BAR_GROUPS for name in _names(group))
 CLOCK_COLUMNS = (*(f"{cycle}_{part}_{harmonic}" for cycle, harmonic in CLOCK for part in ("sin", "cos")), "day_of_month")
 
 
-def bar_features(columns: dict[str, Series]) -> Iterator[Series]:
-    """The observed features of one segment of bars, one after the other, so that only a few are held in float64.
+def bar_features(columns: dict[str, Series], age: int = 0) -> Iterator[Series]:
+    """The observed features of one segment of bars, or of its later part, one after the other, so that only a few are held in float64.
 
     Causal: bar t depends on the `MEMORY` bars up to t alone, but for `bars_in_segment`. Finite from the first bar on.
 
     Args:
         columns: open, high, low, close and volume, float64 [bars].
+        age: how many bars of the segment come before them; where there are any, the first `MEMORY - 1` results know too little.
 
     Yields:
         float64 [bars], in the order of `BAR_COLUMNS`.
     """
-    bars = Bars.padded(columns)
+    bars = Bars.padded(columns, age)
     for group in BAR_GROUPS:
         for window in group.windows or (None,):
             made = group.make(bars) if window is None else group.make(bars, window)
