@@ -249,3 +249,14 @@ def test_a_quantized_model_runs_under_autocast_with_its_products_in_fp32(name: s
     gradients = [parameter.grad for parameter in model.parameters()]
     assert all(gradient is not None and bool(gradient.isfinite().all()) for gradient in gradients)
     assert {value.dtype for value in model.state_dict().values() if value.is_floating_point()} == {torch.float32}
+
+
+def test_ranges_learn_once_from_what_the_backward_pass_computes_again() -> None:
+    model = calibrated(small_table(dropout=0.0)).train()
+    for _, quantizer in quantizers(model):
+        quantizer.enabled = quantizer.observing = True
+    forecast = model(*small_batch(model.inputs, 8).inputs)
+    after_forward = {name: value.clone() for name, value in model.named_buffers()}
+    forecast.sum().backward()
+    for name, value in model.named_buffers():
+        assert torch.equal(value, after_forward[name]), name

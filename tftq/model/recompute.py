@@ -28,14 +28,16 @@ def recomputing() -> bool:
 
 
 def _contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    return nullcontext(), _second_time()
+    return nullcontext(), _second_time(torch.backends.mkldnn.enabled)
 
 
 @contextmanager
-def _second_time() -> Iterator[None]:
-    before = recomputing()
-    _thread.recomputing = True
+def _second_time(with_onednn: bool) -> Iterator[None]:
+    """What `recomputing` tells, and the kernels of the first time: autocast is remembered by torch itself, this is not."""
+    before, _thread.recomputing = recomputing(), True
+    kernels = torch.backends.mkldnn.set_flags(_enabled=with_onednn, _fp32_precision=None)[0]
     try:
         yield
     finally:
         _thread.recomputing = before
+        torch.backends.mkldnn.set_flags(_enabled=kernels, _fp32_precision=None)

@@ -111,18 +111,19 @@ class TemporalFusionTransformer(nn.Module):
         ahead = self.future_selection(self.history_scaling(future), selecting)  # [batch, horizon, hidden]
 
         # Locality enhancement
-        encoded, state = self.encoder(past, self._initial_state(context))
-        decoded, _ = self.decoder(ahead, state)
+        encoded, state = recompute(self.encoder, past, self._initial_state(context))
+        decoded, _ = recompute(self.decoder, ahead, state)
+        local = recompute(self._skip_lstm, past, ahead, encoded, decoded)  # [batch, time, hidden]
 
-        final = recompute(self._look_back, past, ahead, encoded, decoded, enriching)  # [batch, horizon, hidden]
+        final = recompute(self._look_back, local, enriching)  # [batch, horizon, hidden]
         return self.target_unscaling(self.heads(final))
 
-    def _look_back(self, past: Tensor, ahead: Tensor, encoded: Tensor, decoded: Tensor, context: Tensor | None) -> Tensor:
-        """From around the LSTM [batch, time, hidden] each to what the quantiles are read from [batch, horizon, hidden]."""
-        local = self.lstm_skip(torch.cat([encoded, decoded], dim=1), torch.cat([past, ahead], dim=1))  # [batch, time, hidden]
+    def _skip_lstm(self, past: Tensor, ahead: Tensor, encoded: Tensor, decoded: Tensor) -> Tensor:
+        return self.lstm_skip(torch.cat([encoded, decoded], dim=1), torch.cat([past, ahead], dim=1))
 
-        # Static enrichment, attention over time, position-wise feed-forward
-        horizon = ahead.shape[1]
+    def _look_back(self, local: Tensor, context: Tensor | None) -> Tensor:
+        """Static enrichment, attention over time, position-wise feed-forward: from [batch, time, hidden] to [batch, horizon, hidden]."""
+        horizon = self.inputs.horizon
         enriched = self.enrichment(local, context)
         attended = self.attention_skip(self.attention(enriched, horizon), enriched[:, -horizon:])  # [batch, horizon, hidden]
         return self.output_skip(self.position_wise(attended), local[:, -horizon:])
