@@ -35,3 +35,11 @@ class GateError(TftqError):
 
 class PredictError(TftqError):
     """A model file that cannot serve, data that it was not made for, or a forecast that is not finite."""
+
+
+class OutOfMemoryError(TftqError):
+    """Memory that does not suffice, whatever was tried."""
+
+
+class PlanError(TftqError):
+    """A run that will need more memory than its budget, however small its forward passes."""

@@ -49,6 +49,8 @@ _IDLE: tuple[tuple[KeyPath, Callable[[Recipe], bool], str], ...] = (
         "training ends after train.epochs, no later",
     ),
     (("validate", "offload_optimizer"), lambda recipe: recipe.device == "cpu", "device is cpu, so there is nowhere to take it"),
+    (("validate", "offload_optimizer"), lambda recipe: recipe.validate.device == "cpu", "validate.device is cpu, so nothing is in its way"),
+    (("validate", "device"), lambda recipe: recipe.device == "cpu", "device is cpu, so that validation is there as well"),
 )
 
 

@@ -148,6 +148,7 @@ class ModelRecipe(Section):
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     quantiles: Annotated[tuple[Annotated[float, Gt(0), Lt(1)], ...], BeforeValidator(_frozen)] = (0.1, 0.5, 0.9)
     knots: Annotated[int, BeforeValidator(_whole), Ge(2)] = 32  # of each variable's curve, where form is knots
+    gates: Literal["own", "shared"] = "own"  # whose the weight of a curve's gate is: shared ones are a sixth of the parameters
 
     @field_validator("heads")
     @classmethod
@@ -157,6 +158,13 @@ class ModelRecipe(Section):
             divisors = [n for n in range(1, hidden + 1) if hidden % n == 0]
             raise _contradiction(f"{heads} heads do not divide model.hidden {hidden}; allowed: {', '.join(map(str, divisors))}")
         return heads
+
+    @field_validator("gates")
+    @classmethod
+    def _not_as_published(cls, gates: str, info: ValidationInfo) -> str:
+        if gates == "shared" and info.data.get("form") == "paper":
+            raise _contradiction("shared gates are not those of the published model; allowed with model.form paper: own")
+        return gates
 
     @field_validator("quantiles")
     @classmethod
@@ -170,7 +178,7 @@ class ModelRecipe(Section):
 class OptimizerRecipe(Section):
     """The optimizer and its learning rates."""
 
-    name: Literal["adamw"] = "adamw"
+    name: Literal["adamw", "adamw8bit"] = "adamw"  # adamw8bit: the moments in 8 bits
     lr: Positive = 1e-3
     weight_decay: NotNegative = 0.01
     groups: dict[Text, Positive] = {}  # pattern of parameter names (fnmatch) -> learning rate
@@ -212,7 +220,8 @@ class ValidateRecipe(Section):
 
     batch_size: Count | None = None  # null: the training one
     every: Count = 1  # epochs
-    offload_optimizer: Literal["auto", "always", "never"] = "auto"
+    offload_optimizer: Literal["auto", "always", "never"] = "auto"  # its state waits in host memory: where the plan says it matters
+    device: Literal["auto", "train", "cpu"] = "auto"  # training's; auto: the CPU where that cannot hold it
 
 
 class QatRecipe(Section):
@@ -262,6 +271,7 @@ class MemoryRecipe(Section):
     """The memory that a run may use."""
 
     budget_mb: Count = 4096
+    over_budget: Literal["stop", "run"] = "stop"  # where the plan is above it, however small the forward passes
 
 
 with warnings.catch_warnings():  # pydantic's own `validate` is a deprecated class method; the recipe's name for a section wins

@@ -5,7 +5,6 @@ import math
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from difflib import unified_diff
 from pathlib import Path
@@ -15,21 +14,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from tftq.errors import CheckpointError
+from tftq.errors import CheckpointError, OutOfMemoryError
+from tftq.quant.fake_quantize import ActivationQuantizer, quantizers
 from tftq.recipe.schema import TrainRecipe, ValidateRecipe
 from tftq.train.checkpoint import load_checkpoint, load_model, random_state, restore_random_state, save_checkpoint
 from tftq.train.finite import NonFiniteError, explain, not_finite_gradients
 from tftq.train.interfaces import Timeline, Windows
 from tftq.train.loss import quantile_loss
 from tftq.train.metrics import Validation
-from tftq.train.offload import offloaded
+from tftq.train.oom import Snapshot, explained, until_it_fits
 from tftq.train.optimizer import build_optimizer
 from tftq.train.precision import Precision
 from tftq.train.progress import TrainingBar
 from tftq.train.sampler import Sampler
 from tftq.train.schedule import Schedule
 from tftq.train.state import State, Training
-from tftq.train.validation import validate
+from tftq.train.validator import Validator
 
 
 class Trainer:
@@ -44,7 +44,7 @@ class Trainer:
         folder: where to write; made where missing.
         timeline: takes down the memory in use at every phase.
         device: where to compute.
-        validate: how often and in which batches to validate.
+        validate: how often, where and in which batches to validate.
         seed: of the order of the windows.
         recipe: the text that a checkpoint must have been made from to be resumed.
         on_update: called with the number of an update before it is computed, and again if FP16 skipped it; what it sets must follow
@@ -53,7 +53,8 @@ class Trainer:
         keep_start: the model as it comes counts as epoch 0, and is what is left where no epoch improves on it.
         title: what the progress bar calls this training.
         batch_size: windows to a forward pass, at most `settings.batch_size`, which is the default. Fewer need less memory; an update
-            is computed from the same windows, and its gradients are the same but for rounding.
+            is computed from the same windows, and its gradients are the same but for rounding. Halved where memory runs out.
+        offload: where `validate.offload_optimizer` is auto, whether the optimizer's state leaves a GPU during validation from the start.
     """
 
     def __init__(
@@ -74,11 +75,11 @@ class Trainer:
         keep_start: bool = False,
         title: str = "training",
         batch_size: int | None = None,
+        offload: bool = True,
     ) -> None:
         assert batch_size is None or 1 <= batch_size <= settings.batch_size, (batch_size, settings.batch_size)
         self.model = model.to(device)
-        self.train, self.validation = train, validation
-        self.settings, self.validate_settings = settings, validate
+        self.train, self.settings, self.validate_every = train, settings, validate.every
         self.timeline, self.recipe, self.title = timeline, recipe, title
         self.on_update, self.best_from, self.keep_start = on_update, best_from, keep_start
 
@@ -89,12 +90,17 @@ class Trainer:
         self.sampler = Sampler(len(train), settings.batch_size * settings.accumulate, seed)
         self.schedule = Schedule.of(settings.schedule, settings.epochs * self.sampler.groups_per_epoch)
         self.quantiles = torch.tensor(cast(tuple[float, ...], self.model.quantiles), device=device)
+        self.quantizers = [quantizer for _, quantizer in quantizers(self.model) if isinstance(quantizer, ActivationQuantizer)]
         self.state = State(batch_size or settings.batch_size)
+        self.saved: tuple[int, int] | None = None  # epoch and update of the last checkpoint
+        self.validator = Validator(
+            self.model, validation, validate, self.precision, self.optimizer, offload=offload, announce=self._announce_shortage
+        )
+        self.validator.warn_of_larger_batches(self.batch_size)
 
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         self.metrics = folder / "metrics.jsonl"
         self.last, self.best = folder / "checkpoints" / "last.pt", folder / "checkpoints" / "best.pt"
-        self._warn_of_surprises()
 
     def fit(self, *, resume: bool = False) -> Training:
         """Train to the end, or until the validation loss stops improving; then load the best weights back.
@@ -105,17 +111,18 @@ class Trainer:
         Raises:
             NonFiniteError: a loss, a gradient or a validation forecast is not finite; says where.
             CheckpointError: the checkpoint to resume from is missing, damaged, or of another recipe, model or data.
+            OutOfMemoryError: memory does not suffice, one window at a time either.
+            KeyboardInterrupt: with a note of where `resume` goes on.
         """
         assert self.model.training, "the model is in eval mode: call model.train() before training"
-        if resume:
-            self._resume()
-        else:
-            self.metrics.unlink(missing_ok=True)  # of a training that was interrupted before its first checkpoint
-            if self.keep_start:
-                self._keep_start()
-        with TrainingBar(self.title, self.settings.epochs, self.sampler.groups_per_epoch, self.precision.device) as bar:
-            while self.state.epoch <= self.settings.epochs and not self.state.stopped:
-                self._epoch(bar)
+        try:
+            with TrainingBar(self.title, self.settings.epochs, self.sampler.groups_per_epoch, self.precision.device) as bar:
+                self._start(bar, resume)
+                while self.state.epoch <= self.settings.epochs and not self.state.stopped:
+                    self._epoch(bar)
+        except KeyboardInterrupt as interruption:
+            interruption.add_note(self._resume_point())
+            raise
 
         best = load_checkpoint(self.best)
         load_model(self.model, best, self.best)
@@ -129,10 +136,15 @@ class Trainer:
         """Windows to a forward pass now."""
         return self.state.batch_size
 
-    def _keep_start(self) -> None:
-        found = validate(self.model, self.validation, self._validation_batch, self.precision)
-        self.state.best_loss = found.loss
-        self._save_best(found, epoch=0)
+    def _start(self, bar: TrainingBar, resume: bool) -> None:
+        if resume:
+            self._resume()
+            return
+        self.metrics.unlink(missing_ok=True)  # of a training that was interrupted before its first checkpoint
+        if self.keep_start:
+            found = self.validator(self.batch_size, bar)
+            self.state.best_loss = found.loss
+            self._save_best(found, epoch=0)
 
     def _epoch(self, bar: TrainingBar) -> None:
         state = self.state
@@ -149,7 +161,7 @@ class Trainer:
                 self._save_last()
         self.timeline.record("AFTER_TRAINING", epoch)
 
-        found = self._validation(bar) if epoch % self.validate_settings.every == 0 or epoch == self.settings.epochs else None
+        found = self._validation(bar) if epoch % self.validate_every == 0 or epoch == self.settings.epochs else None
         self._log(found)
         self.state.next_epoch()
         self._save_last()
@@ -162,6 +174,37 @@ class Trainer:
         self.schedule.apply(self.optimizer, state.update)
         self.on_update(state.update)
 
+        loss, norm = self._gradients(group)
+        sums.windows += len(group)
+        sums.loss += loss * len(group)
+        if self._step():
+            sums.norm += norm
+            sums.applied += 1
+            state.update += 1
+        else:
+            sums.skipped += 1
+        bar.update(loss, self.optimizer.param_groups[0]["lr"])
+
+    def _gradients(self, group: Tensor) -> tuple[float, float]:
+        """Compute the gradients of a group; where memory runs out do it again, from the beginning, fewer windows at a time.
+
+        Up to here no parameter and no optimizer state has changed, so that an attempt can be undone and its windows and dropout are the
+        same again.
+        """
+        before = Snapshot(self.quantizers)
+
+        def give_way(reason: str) -> None:
+            self.optimizer.zero_grad(set_to_none=True)
+            scale = self.scaler.state_dict()
+            self.scaler = self.precision.scaler()  # one that has not unscaled anything
+            self.scaler.load_state_dict(scale)
+            before.restore()
+            self._halve(len(group), reason)
+
+        return until_it_fits(lambda: self._attempt(group), give_way, self.precision.device)
+
+    def _attempt(self, group: Tensor) -> tuple[float, float]:
+        """Leave a group's gradients, unscaled and clipped; returns the loss of a window and the gradients' norm before clipping."""
         total = torch.zeros((), device=self.precision.device)
         for offset, indices in zip(range(0, len(group), self.batch_size), group.split(self.batch_size), strict=True):
             batch = self.train.batch(indices).to(self.precision.device)
@@ -180,16 +223,7 @@ class Trainer:
         self._check_finite(loss_value, norm_value, group)
         if self.settings.clip_norm is not None:
             clip_grads_with_norm_(self.parameters, self.settings.clip_norm, norm)
-
-        sums.windows += len(group)
-        sums.loss += loss_value * len(group)
-        if self._step():
-            sums.norm += norm_value
-            sums.applied += 1
-            state.update += 1
-        else:
-            sums.skipped += 1
-        bar.update(loss_value, self.optimizer.param_groups[0]["lr"])
+        return loss_value, norm_value
 
     def _record_batch(self, offset: int) -> None:
         """Leave a record of a forward pass over the windows from `offset` of the group; batches count as if none had been lowered."""
@@ -201,37 +235,59 @@ class Trainer:
     def _step(self) -> bool:
         """Step the optimizer; returns whether the step was applied: a fused optimizer hides a skipped one, the scale does not."""
         before = self.scaler.get_scale()
-        self.scaler.step(self.optimizer)
+        with explained(
+            f"{self._where}: out of memory in the optimizer's step, which needs the same however few windows are forwarded: the model, its "
+            "gradients and the optimizer's state do not fit together; lower model.hidden or free memory that other programs hold"
+        ):
+            self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         after = self.scaler.get_scale()
         if after < 1:
             raise NonFiniteError(
-                f"epoch {self.state.epoch}, update {self.state.update}: FP16 gradients are not finite even unscaled; "
+                f"{self._where}: FP16 gradients are not finite even unscaled; "
                 "use train.precision bf16 or fp32, or a lower train.optimizer.lr"
             )
         return after >= before
 
     def _check_finite(self, loss: float, norm: float, group: Tensor) -> None:
-        where = f"epoch {self.state.epoch}, update {self.state.update}"
         if not math.isfinite(loss):
             batches = (self.train.batch(indices).to(self.precision.device) for indices in group.split(self.batch_size))
             with self.precision.autocast():
                 reasons = [reason for batch in batches if (reason := explain(self.model, batch))]
             reason = reasons[0] if reasons else "every layer's output is finite when the batch is run again"
-            raise NonFiniteError(f"{where}: the training loss is {loss}: {reason}; look at that, or lower train.optimizer.lr")
+            raise NonFiniteError(f"{self._where}: the training loss is {loss}: {reason}; look at that, or lower train.optimizer.lr")
         if not math.isfinite(norm) and not self.scaler.is_enabled():  # the scaler itself skips such a step and scales less
             names = ", ".join(not_finite_gradients(self.model)[:5])
-            raise NonFiniteError(f"{where}: the loss is finite, the gradients of {names} are not; lower train.optimizer.lr")
+            raise NonFiniteError(f"{self._where}: the loss is finite, the gradients of {names} are not; lower train.optimizer.lr")
+
+    @property
+    def _where(self) -> str:
+        return f"epoch {self.state.epoch}, update {self.state.update}"
+
+    def _halve(self, windows: int, reason: str) -> None:
+        """Forward half as many windows as were tried, which a short group has fewer of than `batch_size`."""
+        tried = min(self.batch_size, windows)
+        if tried == 1:
+            raise OutOfMemoryError(
+                f"{self._where}: out of memory with one window to a forward pass, after {self.settings.batch_size} at first ({reason}); "
+                "lower model.hidden, model.knots or data.lookback, use train.precision fp16 or bf16, or free memory that others hold"
+            )
+        self.state.batch_size = tried // 2
+        self._announce_shortage(
+            f"{self._where}: out of memory with {tried} windows to a forward pass ({reason}); going on with {self.batch_size}, "
+            "an update is still computed from as many windows"
+        )
+        self.validator.warn_of_larger_batches(self.batch_size)
+
+    def _announce_shortage(self, words: str) -> None:
+        self.state.sums.out_of_memory += 1
+        warnings.warn(words, stacklevel=2)
 
     def _validation(self, bar: TrainingBar) -> Validation:
         state = self.state
         self.timeline.record("BEFORE_VALIDATION", state.epoch)
-        bar.start_validation(len(self.validation))
-        with self._optimizer_aside():
-            self.timeline.record("VALIDATION_START", state.epoch)
-            found = validate(self.model, self.validation, self._validation_batch, self.precision, on_batch=bar.validated)
-            self.timeline.record("VALIDATION_END", state.epoch)
+        found = self.validator(self.batch_size, bar, lambda phase: self.timeline.record(phase, state.epoch))
         self.timeline.record("AFTER_VALIDATION", state.epoch)
 
         if state.update <= self.best_from and state.epoch < self.settings.epochs:
@@ -243,15 +299,6 @@ class Trainer:
         state.stopped = patience is not None and state.epoch - state.patient_since >= patience
         return found
 
-    @property
-    def _validation_batch(self) -> int:
-        return self.validate_settings.batch_size or self.batch_size
-
-    def _optimizer_aside(self) -> AbstractContextManager[None]:
-        policy = self.validate_settings.offload_optimizer
-        aside = policy == "always" or (policy == "auto" and self.precision.device.type == "cuda")
-        return offloaded(self.optimizer) if aside else nullcontext()
-
     def _log(self, found: Validation | None) -> None:
         """Add the epoch's line to metrics.jsonl; learning rates are what the optimizer holds, those of the last update."""
         sums = self.state.sums
@@ -260,6 +307,7 @@ class Trainer:
             "updates": self.state.update,
             "skipped": sums.skipped,
             "batch_size": self.batch_size,
+            "validation_batch_size": self.validator.batch_size(self.batch_size),
             "out_of_memory": sums.out_of_memory,
             "train_loss": sums.loss / sums.windows,
             "grad_norm": sums.norm / sums.applied if sums.applied else None,
@@ -291,9 +339,11 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "state": asdict(self.state),
+            "validator": self.validator.state_dict(),
             "random": random_state(),
         }
         save_checkpoint(self.last, content)
+        self.saved = (self.state.epoch, self.state.update)
 
     def _resume(self) -> None:
         content = load_checkpoint(self.last)
@@ -306,6 +356,8 @@ class Trainer:
         self.optimizer.load_state_dict(content["optimizer"])
         self.scaler.load_state_dict(content["scaler"])
         self.state = State.of(content["state"])
+        self.saved = (self.state.epoch, self.state.update)
+        self.validator.load_state_dict(content["validator"])
         self.on_update(max(self.state.update - 1, 0))  # what it sets is not in the checkpoint
         self._forget_unfinished_epochs()
         restore_random_state(content["random"])
@@ -316,15 +368,6 @@ class Trainer:
             lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
             self.metrics.write_text("".join(lines[: self.state.epoch - 1]), encoding="utf-8")
 
-    def _warn_of_surprises(self) -> None:
-        if self._validation_batch > self.batch_size:
-            warnings.warn(
-                f"validate.batch_size {self._validation_batch} is larger than the {self.batch_size} windows of a forward pass in training: "
-                "validation may need more memory than training; leave it out to use as many",
-                stacklevel=3,
-            )
-        if self.validate_settings.offload_optimizer == "always" and self.precision.device.type == "cpu":
-            warnings.warn(
-                "validate.offload_optimizer: always only costs time on the CPU, where the state is in host memory already; use auto",
-                stacklevel=3,
-            )
+    def _resume_point(self) -> str:
+        where = "from its beginning" if self.saved is None else "at epoch {}, update {}".format(*self.saved)
+        return f"{self.title} would go on {where}"

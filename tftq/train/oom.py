@@ -1,0 +1,106 @@
+"""Memory that runs out: how to tell, how to try again with less, and what to say where nothing is left to try."""
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from textwrap import shorten
+from typing import TypeVar
+
+import torch
+
+from tftq.errors import OutOfMemoryError, TftqError
+from tftq.quant.fake_quantize import ActivationQuantizer
+from tftq.train.checkpoint import random_state, restore_random_state
+
+Result = TypeVar("Result")
+
+# What stands, in lower case, in the messages of allocators that failed, beside the types that say so themselves.
+_MESSAGES = (
+    "out of memory",  # the allocator's and the driver's own, of CUDA, ROCm, XPU and MPS
+    "_alloc_failed",  # CUBLAS_STATUS_, CUDNN_STATUS_, CUSPARSE_STATUS_, CUSOLVER_STATUS_
+    "_allocation_failed",  # CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ and _HOST_
+    "nvml_success == r internal assert failed",  # while the allocator asks NVML for what to say, under MIG
+    "can't allocate memory",  # DefaultCPUAllocator
+    "not enough memory",  # DefaultCPUAllocator on Windows
+    "cannot allocate memory",  # the operating system
+    "bad_alloc",  # C++
+    "bad allocation",  # C++ on Windows
+)
+
+
+def out_of_memory(error: BaseException) -> str | None:
+    """The allocator's own words in an error that comes from too little memory, whatever it was wrapped in; None for any other.
+
+    An error of tftq is another: it says already what is to be done.
+    """
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen and not isinstance(link, TftqError):
+        seen.add(id(link))
+        if _says_so(link):
+            return shorten(f"{type(link).__name__}: {link}", 160, placeholder=" …")
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    return None
+
+
+def _says_so(error: BaseException) -> bool:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError | OSError) and any(words in str(error).lower() for words in _MESSAGES)
+
+
+def until_it_fits(work: Callable[[], Result], give_way: Callable[[str], None], device: torch.device) -> Result:
+    """Do some work, again and again with less until memory suffices.
+
+    Args:
+        work: what to do; begins anew at each call.
+        give_way: called with the allocator's words after an attempt that ran out of memory, when nothing holds its tensors any more; undoes
+            what it left, and sees to it that the next one needs less, or raises where it cannot.
+        device: whose unused memory is given back in between.
+    """
+    while True:
+        try:
+            return work()
+        except Exception as error:
+            reason = out_of_memory(error)
+            if reason is None:
+                raise
+        # Outside the handler: the error is gone here, and with it the frames that held the tensors of the attempt.
+        gc.collect()  # of those that cycles hold
+        give_way(reason)
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+@contextmanager
+def explained(words: str) -> Iterator[None]:
+    """Let an error from too little memory say `words`, where there is nothing to be tried.
+
+    Raises:
+        OutOfMemoryError: memory ran out within.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = out_of_memory(error)
+        if reason is None:
+            raise
+        raise OutOfMemoryError(f"{words} ({reason})") from error
+
+
+class Snapshot:
+    """What computing gradients changes beside the gradients: random generators, and the ranges that quantizers observe.
+
+    Weights' ranges are not among it: they follow from the weights, whenever they are looked at.
+    """
+
+    def __init__(self, quantizers: Sequence[ActivationQuantizer]) -> None:
+        self._random = random_state()
+        observing = [quantizer for quantizer in quantizers if quantizer.observing]
+        self._ranges = [(buffer, buffer.clone()) for quantizer in observing for buffer in quantizer.buffers()]
+
+    def restore(self) -> None:
+        """Put everything back as it was."""
+        restore_random_state(self._random)
+        for buffer, before in self._ranges:
+            buffer.copy_(before)
