@@ -28,7 +28,7 @@ def recomputing() -> bool:
 
 
 def _contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    return nullcontext(), _second_time(torch.backends.mkldnn.enabled)
+    return nullcontext(), _second_time(bool(torch.backends.mkldnn.enabled))
 
 
 @contextmanager

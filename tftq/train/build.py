@@ -7,9 +7,8 @@ from tftq.recipe.schema import ModelRecipe
 
 def architecture_of(recipe: ModelRecipe) -> Architecture:
     """The sizes and form that a recipe asks for."""
-    return Architecture(
-        recipe.hidden, recipe.heads, recipe.lstm_layers, recipe.dropout, recipe.quantiles, form=recipe.form, knots=recipe.knots
-    )
+    sizes = recipe.hidden, recipe.heads, recipe.lstm_layers, recipe.dropout
+    return Architecture(*sizes, recipe.quantiles, recipe.form, recipe.knots, shared_gates=recipe.gates == "shared")
 
 
 def build_model(recipe: ModelRecipe, data: Datasets) -> TemporalFusionTransformer:

@@ -24,7 +24,7 @@ class _Place(NamedTuple):
 
 
 def build_optimizer(model: nn.Module, recipe: OptimizerRecipe) -> Optimizer:
-    """AdamW over every trainable parameter of a model.
+    """AdamW over every trainable parameter of a model, its moments in FP32 or, by `adamw8bit`, in 8 bits a block of 256.
 
     Weights decay; biases, norms and other vectors do not. A pattern of `recipe.groups` gives the parameters whose name it matches
     a learning rate of their own; where several match, the first in the recipe counts. Each group stores its `name` and its
@@ -41,8 +41,12 @@ def build_optimizer(model: nn.Module, recipe: OptimizerRecipe) -> Optimizer:
     groups: dict[_Place, list[nn.Parameter]] = {}
     for parameter, place in _places(model, recipe.groups):
         groups.setdefault(place, []).append(parameter)
-    # fused: one kernel a group, and no temporary as large as the largest parameter
-    return AdamW([_group(place, parameters, recipe) for place, parameters in groups.items()], lr=recipe.lr, fused=True)
+    made = [_group(place, parameters, recipe) for place, parameters in groups.items()]
+    if recipe.name == "adamw8bit":
+        from tftq.train.eight_bit import EagerAdamW8bit
+
+        return EagerAdamW8bit(made, lr=recipe.lr)
+    return AdamW(made, lr=recipe.lr, fused=True)  # fused: one kernel a group, and no temporary as large as the largest parameter
 
 
 def _group(place: _Place, parameters: list[nn.Parameter], recipe: OptimizerRecipe) -> dict[str, object]:
