@@ -1,15 +1,19 @@
 """Validation measures rightly and leaves no trace."""
 
 import math
+from typing import Literal
 
 import pytest
 import torch
 from torch import nn
 
 from tests.train.stand_ins import HORIZON, QUANTILES, TinyModel, TinyWindows
+from tftq.memory.components import state_tensors
+from tftq.recipe.schema import OptimizerRecipe
 from tftq.train.finite import NonFiniteError
 from tftq.train.loss import quantile_loss
 from tftq.train.offload import offloaded
+from tftq.train.optimizer import build_optimizer
 from tftq.train.precision import Precision
 from tftq.train.validation import naive_q_risk, validate
 
@@ -104,11 +108,11 @@ def test_the_naive_risk_is_that_of_a_p50_forecast() -> None:
     assert naive_q_risk(TinyWindows(3, target=0.0)) == pytest.approx(TinyWindows(3).history[:, -1, 0].abs().mean().item(), rel=1e-6)
 
 
-def stepped_optimizer() -> torch.optim.Optimizer:
+def stepped_optimizer(name: Literal["adamw", "adamw8bit"] = "adamw") -> torch.optim.Optimizer:
     torch.manual_seed(0)
-    parameter = nn.Parameter(torch.randn(3, 4))
-    optimizer = torch.optim.AdamW([parameter], lr=0.1, fused=True)
-    parameter.grad = torch.randn(3, 4)
+    model = nn.Linear(64, 64, bias=False)  # large enough for moments in 8 bits
+    optimizer = build_optimizer(model, OptimizerRecipe(name=name, lr=0.1))
+    model.weight.grad = torch.randn(64, 64)
     optimizer.step()
     return optimizer
 
@@ -124,6 +128,21 @@ def test_the_optimizer_comes_back_bit_for_bit_and_goes_on_as_if_nothing_was() ->
         saved = ours.state_dict()["state"][0]
         assert all(torch.equal(saved[name], value) for name, value in before.items()), "a checkpoint meanwhile is complete"
     assert all(torch.equal(state[name], value) for name, value in before.items())
+    ours.step()
+    theirs.step()
+    assert torch.equal(ours.param_groups[0]["params"][0], theirs.param_groups[0]["params"][0])
+
+
+def test_moments_in_8_bits_come_back_bit_for_bit() -> None:
+    ours, theirs = stepped_optimizer("adamw8bit"), stepped_optimizer("adamw8bit")
+    (state,), (other,) = ours.state.values(), theirs.state.values()
+    with offloaded(ours):
+        assert {tensor.device.type for tensor in state_tensors(ours)} == {"cpu"}
+    for name in ("exp_avg", "exp_avg_sq"):
+        parts = state[name].__tensor_flatten__()[0]
+        assert "codes" in parts and "scale" in parts
+        assert all(torch.equal(getattr(state[name], part), getattr(other[name], part)) for part in parts)
+    assert torch.equal(torch.as_tensor(state["step"]), torch.as_tensor(other["step"]))
     ours.step()
     theirs.step()
     assert torch.equal(ours.param_groups[0]["params"][0], theirs.param_groups[0]["params"][0])

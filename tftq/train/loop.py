@@ -237,7 +237,7 @@ class Trainer:
         before = self.scaler.get_scale()
         with explained(
             f"{self._where}: out of memory in the optimizer's step, which needs the same however few windows are forwarded: the model, its "
-            "gradients and the optimizer's state do not fit together; lower model.hidden or free memory that other programs hold"
+            "gradients and the optimizer's state do not fit together; use train.optimizer.name adamw8bit, or lower model.hidden"
         ):
             self.scaler.step(self.optimizer)
         self.scaler.update()

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from torch import Tensor
 from torch.optim import Optimizer
 
+from tftq.train.oom import explained
+
 
 @contextmanager
 def offloaded(optimizer: Optimizer) -> Iterator[None]:
@@ -18,6 +20,7 @@ def offloaded(optimizer: Optimizer) -> Iterator[None]:
 
     Raises:
         RuntimeError: at a step taken meanwhile.
+        OutOfMemoryError: something else took the room that the state left; a step stays refused, since part of the state is away.
     """
 
     def refuse(*_: object) -> None:
@@ -31,6 +34,7 @@ def offloaded(optimizer: Optimizer) -> Iterator[None]:
             state[name] = state[name].to("cpu", copy=True)
         yield
     finally:
-        for state, name, device in homes:
-            state[name] = state[name].to(device)
+        with explained("the optimizer's state does not fit back onto its device; set validate.offload_optimizer to never, or free memory"):
+            for state, name, device in homes:
+                state[name] = state[name].to(device)
         hook.remove()
