@@ -12,7 +12,7 @@ import torch
 import tftq.run
 from tests.conftest import ROOT, SMALL, Run
 from tftq.data.load import load_datasets
-from tftq.errors import RunFolderError
+from tftq.errors import PlanError, RunFolderError
 from tftq.export.measure import feeds, open_session
 from tftq.model.size import parameter_count
 from tftq.quant.schedule import QatSchedule
@@ -73,7 +73,8 @@ def test_the_plan_is_what_was_measured(bars_run: Run) -> None:
     records = [json.loads(line) for line in (bars_run.folder / "memory.jsonl").read_text().splitlines()]
     peaks = {stage: max(r["peak"] for r in records if r["stage"] == stage) for stage in ("train", "qat")}
     planned = {"train": sum(memory["components"].values()), "qat": bars_run.summary["qat"]["planned_peak_bytes"]}
-    assert max(peaks.values()) == memory["peak_bytes"] and max(planned.values()) == memory["planned_peak_bytes"]
+    assert max(peaks.values()) == memory["peak_bytes"]
+    assert max(planned.values()) == pytest.approx(memory["planned_peak_bytes"], rel=1e-3)
     assert peaks == {stage: pytest.approx(size, rel=0.03) for stage, size in planned.items()}
     assert set(memory["components"]) == {"parameters", "gradients", "optimizer", "activations", "workspace"}
 
@@ -88,16 +89,30 @@ def test_parameters_are_counted_before_training(bars_run: Run) -> None:
     assert bars_run.printed.index("parameters") < bars_run.printed.index("trained:")
 
 
-def test_a_plan_over_the_budget_is_announced(do_run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stop(Exception):
-        pass
+class Stop(Exception):
+    pass
 
+
+@pytest.fixture
+def stop_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object, **__: object) -> None:
         raise Stop
 
     monkeypatch.setattr(tftq.run, "build_model", stop)
-    with pytest.warns(UserWarning, match="train: the planned peak of .* MiB is above memory.budget_mb 4"), pytest.raises(Stop):
-        do_run("qat_int8.yaml", tmp_path / "run", *SMALL, "memory.budget_mb=4")
+
+
+@pytest.mark.usefixtures("stop_before_training")
+def test_a_plan_over_the_budget_is_refused_with_its_table(do_run: Callable[..., Run], tmp_path: Path) -> None:
+    """Case M6: without a folder, and before any model is built."""
+    with pytest.raises(PlanError, match=r"planned peak of train, .* is above memory.budget_mb 1(.|\n)*gradients(.|\n)*over by"):
+        do_run("qat_int8.yaml", tmp_path / "run", *SMALL, "memory.budget_mb=1")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("stop_before_training")
+def test_a_plan_over_the_budget_is_run_where_the_recipe_says_so(do_run: Callable[..., Run], tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"peak of train, .* is above memory.budget_mb 1; memory.over_budget is run"), pytest.raises(Stop):
+        do_run("qat_int8.yaml", tmp_path / "run", *SMALL, "memory.budget_mb=1", "memory.over_budget=run")
 
 
 def test_raw_features_in_forecasts_out(bars_run: Run) -> None:

@@ -45,7 +45,14 @@ def validate(arguments: Sequence[str]) -> int:
     return 0
 
 
-VERBS = {"run": run, "validate": validate}
+def plan(arguments: Sequence[str]) -> int:
+    """what a recipe will need in memory, without running it"""
+    from tftq.plan import main
+
+    return main(arguments, program="tftq plan")
+
+
+VERBS = {"run": run, "validate": validate, "plan": plan}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

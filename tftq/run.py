@@ -25,6 +25,7 @@ from tftq.memory.watch import MemoryWatch
 from tftq.model.size import parameter_count
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
+from tftq.plan import phases_of, require_fit
 from tftq.quant.calibration import calibrate
 from tftq.quant.prepare import prepared_copy
 from tftq.quant.schedule import QatSchedule
@@ -52,6 +53,8 @@ class Job:
     recipe: Recipe
     device: torch.device
     data: Datasets
+    planner: Planner
+    plans: dict[str, StagePlan]
     folder: RunFolder
     watch: MemoryWatch
     console: Console
@@ -80,16 +83,18 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
     data = load_datasets(recipe.data)
     data.notes.extend(_notes(recipe, len(data.train)))
     phases = qat_schedule(recipe, len(data.train)) if recipe.quant.method == "qat" else None
-    plans = Planner(data.train.inputs, data.scaling, data.target_scaling, device).plan(recipe)
+    planner = Planner(data.train.inputs, data.scaling, data.target_scaling, device)
+    plans = planner.within_budget(recipe)
+    require_fit(recipe, planner, phases_of(recipe, planner, plans))
     folder = RunFolder.open(recipe, device, resume=resume)
     watch = MemoryWatch(folder.path / "memory.jsonl", device)
     if watch.probe.note is not None:
         data.notes.append(watch.probe.note)
-    job = Job(recipe, device, data, folder, watch, console, resume)
-    _announce(job, plans)
+    job = Job(recipe, device, data, planner, plans, folder, watch, console, resume)
+    _announce(job)
 
     try:
-        summary = _stages(job, phases, plans)
+        summary = _stages(job, phases)
         folder.write_json("summary.json", summary)
         report = write_report(folder.path)
     except Exception as error:
@@ -99,14 +104,14 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
     return summary
 
 
-def _stages(job: Job, phases: QatSchedule | None, plans: dict[str, StagePlan]) -> dict[str, Any]:
+def _stages(job: Job, phases: QatSchedule | None) -> dict[str, Any]:
     """Training, tables, calibration, QAT, and an export after each that makes one."""
     recipe = job.recipe
     exported: dict[Format, Exported] = {}
     summary = _head(job)
 
     model = build_model(recipe.model, job.data)
-    summary |= _train(job, model, plans)
+    summary |= _train(job, model)
     table, curves = tabulate(model.cpu())
     del model  # QAT trains the tables; the curves they came from need not stay in memory
     summary["tables"] = tables_summary(curves)
@@ -121,16 +126,16 @@ def _stages(job: Job, phases: QatSchedule | None, plans: dict[str, StagePlan]) -
         if "int8_ptq" in recipe.formats:
             exported["int8_ptq"] = _export(job, prepared, "int8_ptq")
         if phases is not None:
-            summary["qat"] = _train_quantized(job, prepared, phases, plans["qat"])
+            summary["qat"] = _train_quantized(job, prepared, phases)
             exported["int8_qat"] = _export(job, prepared, "int8_qat")
 
     if recipe.export.publish:
         publish(exported, PUBLISHED / recipe.name)
         job.console.print(f"published: {', '.join(exported)} in {PUBLISHED / recipe.name}", highlight=False, soft_wrap=True)
-    summary["memory"] |= {**job.watch.timeline.summary(), "planned_peak_bytes": max(plan.peak_bytes for plan in plans.values())}
+    summary["memory"] |= {**job.watch.timeline.summary(), "planned_peak_bytes": max(plan.peak_bytes for plan in job.plans.values())}
     summary["models"] = {kind: made.summary() for kind, made in exported.items()}
     job.console.print(exported_table(exported, naive_q_risk(job.data.validation)))
-    job.console.print(memory_line(job.watch.timeline, plans), highlight=False)
+    job.console.print(memory_line(job.watch.timeline, job.plans), highlight=False)
     return summary
 
 
@@ -145,7 +150,7 @@ def _head(job: Job) -> dict[str, Any]:
     }
 
 
-def _train(job: Job, model: TemporalFusionTransformer, plans: dict[str, StagePlan]) -> dict[str, Any]:
+def _train(job: Job, model: TemporalFusionTransformer) -> dict[str, Any]:
     """Train in floating point, in place, and say what it came to and what it held."""
     with job.watch.watching(model):
         trainer = _trainer(job, model, "train", job.folder.path)
@@ -153,12 +158,12 @@ def _train(job: Job, model: TemporalFusionTransformer, plans: dict[str, StagePla
         held = component_bytes(trainer.model, trainer.optimizer)
     baseline = naive_q_risk(job.data.validation)
     job.console.print(validation_line("trained", training, baseline), highlight=False)
-    components = {**plans["train"].update.components, "parameters": held.parameters, "optimizer": held.optimizer}
+    components = {**job.plans["train"].update.components, "parameters": held.parameters, "optimizer": held.optimizer}
     summary = training.summary()
     return {**summary, "val": {**summary["val"], "baseline_q_risk": {"0.5": baseline}}, "memory": {"components": components}}
 
 
-def _train_quantized(job: Job, prepared: TemporalFusionTransformer, phases: QatSchedule, plan: StagePlan) -> dict[str, Any]:
+def _train_quantized(job: Job, prepared: TemporalFusionTransformer, phases: QatSchedule) -> dict[str, Any]:
     """Train the tables and everything else through fake quantization, in place, and say what it came to."""
     prepared.train()
     folder = job.folder.path / "qat"
@@ -166,7 +171,7 @@ def _train_quantized(job: Job, prepared: TemporalFusionTransformer, phases: QatS
     with job.watch.watching(prepared):
         training = _trainer(job, prepared, "qat", folder, phases).fit(resume=_resumable(job, folder))
     job.console.print(validation_line("trained quantized", training, naive_q_risk(job.data.validation)), highlight=False)
-    return {**training.summary(), "planned_peak_bytes": plan.peak_bytes}
+    return {**training.summary(), "planned_peak_bytes": job.plans["qat"].peak_bytes}
 
 
 def _trainer(job: Job, model: TemporalFusionTransformer, title: str, folder: Path, phases: QatSchedule | None = None) -> Trainer:
@@ -183,6 +188,8 @@ def _trainer(job: Job, model: TemporalFusionTransformer, title: str, folder: Pat
         seed=recipe.seed,
         recipe=f"{identity(recipe)}data: {job.data.train.fingerprint()}\n",
         title=title,
+        batch_size=job.plans[title].batch_size,
+        offload=job.planner.offloads(recipe, job.plans[title]),
         on_update=(lambda update: phases.apply(model, update)) if phases else (lambda update: None),
         best_from=phases.fake_quant if phases else 0,
         keep_start=phases is not None,  # QAT then ends no worse than what calibration alone came to
@@ -242,21 +249,18 @@ def _notes(recipe: Recipe, windows: int) -> list[str]:
     return notes
 
 
-def _announce(job: Job, plans: dict[str, StagePlan]) -> None:
+def _announce(job: Job) -> None:
     recipe, say = job.recipe, job.console
     say.print(f"[bold]{recipe.name}[/bold] on {job.device}, into {job.folder.path}", highlight=False, soft_wrap=True)
     for note in job.data.notes:
         say.print(f"  {note}", highlight=False, soft_wrap=True)
     count = parameter_count(job.data.train.inputs, architecture_of(recipe.model))
     say.print(f"{count:,} parameters ({recipe.model.form}), {len(job.data.train.inputs.history)} history variables", highlight=False)
-    for stage, plan in plans.items():
+    for stage, plan in job.plans.items():
         say.print(planned_line(stage, plan, recipe.memory.budget_mb), highlight=False)
-        if plan.peak_bytes > recipe.memory.budget_mb * 2**20:
-            warnings.warn(
-                f"{stage}: the planned peak of {plan.peak_bytes / 2**20:,.0f} MiB is above memory.budget_mb {recipe.memory.budget_mb}; "
-                "lower train.batch_size (and raise train.accumulate), model.hidden or model.knots",
-                stacklevel=2,
-            )
+        if plan.batch_size < recipe.train.batch_size:
+            windows = f"{plan.batch_size} window{'s' if plan.batch_size > 1 else ''}"
+            say.print(f"  forward batches of {windows}, so that the planned peak stays within memory.budget_mb", highlight=False)
 
 
 def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tftq.run") -> int:

@@ -1,13 +1,15 @@
 """What the stages of a recipe will need at their peak, and the largest forward passes that stay within its budget."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tftq.data.columns import Batch, Inputs
 from tftq.data.scaling import Scaling, TargetScaling
 from tftq.memory.plan import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, CUDA_CONTEXT, MIB, PlannedPeak, planned_peaks
+from tftq.model.curves import TableCurves
 from tftq.model.tabulate import KNOT_COUNTS, put_tables
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.fake_quantize import quantizers
@@ -27,11 +29,13 @@ class StagePlan:
 
     Attributes:
         batch_size: windows to a forward pass of training.
+        validation_batch: windows validated together.
         update: the peak of an update.
         validation: the peak of the validation between epochs, the optimizer's state on the device.
     """
 
     batch_size: int
+    validation_batch: int
     update: PlannedPeak
     validation: PlannedPeak
 
@@ -81,49 +85,75 @@ class Planner:
         def make_steps() -> Sequence[Callable[[], object]]:
             return _steps(make_model(recipe), settings, batch_size, validation_batch, self._precision(settings))
 
-        first, second, validation = planned_peaks(make_steps, rounding=ALLOCATOR_BLOCK if cuda else 1)
-        peaks = max(first, second, key=lambda peak: peak.peak_bytes), validation
+        _, update, validation = planned_peaks(make_steps, rounding=ALLOCATOR_BLOCK if cuda else 1)
         if cuda:
-            peaks = peaks[0].plus("workspace", CUBLAS_WORKSPACE), peaks[1].plus("workspace", CUBLAS_WORKSPACE)
-        return StagePlan(batch_size, *peaks)
+            update, validation = (peak.plus("workspace", CUBLAS_WORKSPACE) for peak in (update, validation))
+        return StagePlan(batch_size, validation_batch, update, validation)
 
+    def needed_bytes(self, recipe: Recipe, plan: StagePlan) -> int:
+        """What a stage takes of the device in all, with what no allocator counts."""
+        return max(plan.update.peak_bytes, self.validation(recipe, plan).peak_bytes) + self.allowance_bytes
+
+    def validation(self, recipe: Recipe, plan: StagePlan) -> PlannedPeak:
+        """The peak of validation, with the optimizer's state where it must stay, or where it can."""
+        movable = self.device.type == "cuda" and recipe.validate.offload_optimizer != "never"
+        return plan.validation_alone if movable else plan.validation
+
+    def offloads(self, recipe: Recipe, plan: StagePlan) -> bool:
+        """Whether the optimizer's state must leave the device, so that validation stays within the budget and the peak of training."""
+        limit = min(plan.update.peak_bytes, recipe.memory.budget_mb * MIB - self.allowance_bytes)
+        return plan.validation.peak_bytes > limit
+
+    @property
     def allowance_bytes(self) -> int:
-        """What the device holds beside tensors, and no allocator counts."""
+        """What the device holds beside tensors."""
         return CUDA_CONTEXT if self.device.type == "cuda" else 0
 
-    def fits(self, recipe: Recipe, plan: StagePlan) -> bool:
-        """Whether a stage stays within `memory.budget_mb`, validation with the optimizer's state where it stays on the device."""
-        stays = self.device.type == "cpu" or recipe.validate.offload_optimizer == "never"
-        validation = plan.validation if stays else plan.validation_alone
-        return max(plan.update.peak_bytes, validation.peak_bytes) + self.allowance_bytes() <= recipe.memory.budget_mb * MIB
+    def within_budget(self, recipe: Recipe) -> dict[str, StagePlan]:
+        """As `plan`, in the largest forward passes, up to the recipe's own, that keep within `memory.budget_mb`.
 
-    def largest_fitting(self, recipe: Recipe, stage: str, over: StagePlan) -> StagePlan | None:
-        """The plan with the largest forward pass that fits.
+        A stage whose smallest ones do not is planned as the recipe has it.
+        """
+        plans = self.plan(recipe)
+        return {stage: self._largest_within(recipe, stage, plan) or plan for stage, plan in plans.items()}
+
+    def largest_batches(self, recipe: Recipe, plans: Mapping[str, StagePlan]) -> dict[str, int]:
+        """Windows to the largest forward pass of each stage, up to the recipe's own, that fits; 0 where not even one window does."""
+        found = {stage: self._largest_within(recipe, stage, plan) for stage, plan in plans.items()}
+        return {stage: 0 if plan is None else plan.batch_size for stage, plan in found.items()}
+
+    def _largest_within(self, recipe: Recipe, stage: str, over: StagePlan) -> StagePlan | None:
+        """A plan that fits, or else the one with the largest forward pass that does; None where not even one window does.
 
         The peak is the largest of several amounts that are affine in the batch, thus convex: a line between a size that fits and one that
-        does not runs above it, so that where the line meets the budget fits as well.
-
-        Args:
-            recipe: what is to be trained.
-            stage: "train" or "qat".
-            over: its plan at a size that does not fit.
-
-        Returns:
-            None where not even one window to a forward pass fits.
+        does not runs above it, so that a size where that line is within the budget fits as well.
         """
-        budget = recipe.memory.budget_mb * MIB - self.allowance_bytes()
-        if over.batch_size == 1 or not self.fits(recipe, within := self.plan_stage(recipe, stage, 1)):
+        budget = recipe.memory.budget_mb * MIB
+        high = self.needed_bytes(recipe, over)
+        if high <= budget:
+            return over
+        within = self.plan_stage(recipe, stage, 1)
+        low = self.needed_bytes(recipe, within)
+        if low > budget:
             return None
         while over.batch_size - within.batch_size > 1:
-            slope = (over.peak_bytes - within.peak_bytes) / (over.batch_size - within.batch_size)
-            size = within.batch_size + int((budget - within.peak_bytes) / slope)
-            size = min(max(size, within.batch_size + 1), over.batch_size - 1)
+            steps = (budget - low) * (over.batch_size - within.batch_size) // (high - low)
+            size = min(within.batch_size + max(steps, 1), over.batch_size - 1)
             tried = self.plan_stage(recipe, stage, size)
-            if self.fits(recipe, tried):
-                within = tried
+            needed = self.needed_bytes(recipe, tried)
+            if needed <= budget:
+                within, low = tried, needed
             else:
-                over = tried
+                over, high = tried, needed
         return within
+
+    def table_size(self, recipe: Recipe) -> tuple[int, int]:
+        """How many numbers the table form has, and how many rows the table of its history input."""
+        with FakeTensorMode():
+            table = self._tabulated(recipe)
+            curves = table.history_selection.curves
+            assert isinstance(curves, TableCurves)
+            return sum(parameter.numel() for parameter in table.parameters()), curves.grid.rows
 
     def _precision(self, settings: TrainRecipe) -> Precision:
         # On a GPU an LSTM in FP16 is one kernel, as it is in BF16 on the CPU, whose numbers are of the same size.
@@ -134,21 +164,24 @@ class Planner:
         return TemporalFusionTransformer(self.inputs, self.scaling, self.target_scaling, architecture_of(recipe.model))
 
     def _table(self, recipe: Recipe) -> TemporalFusionTransformer:
-        architecture = architecture_of(recipe.model)
-        # The curves of the other forms decide how many knots they need; until they are trained, the most is what is planned.
-        knots = architecture.knots if architecture.form == "knots" else KNOT_COUNTS[-1]
-        built = TemporalFusionTransformer(self.inputs, self.scaling, self.target_scaling, replace(architecture, form="knots", knots=knots))
-        put_tables(built)
-        prepared = prepare(built, lstm=recipe.quant.lstm).train()
+        prepared = prepare(self._tabulated(recipe), lstm=recipe.quant.lstm).train()
         for _, quantizer in quantizers(prepared):  # both at once is what needs most
             quantizer.observing = quantizer.enabled = True
         return prepared
+
+    def _tabulated(self, recipe: Recipe) -> TemporalFusionTransformer:
+        architecture = architecture_of(recipe.model)
+        # The curves of the other forms decide how many knots they need; until they are trained, the most is what is planned.
+        knots = architecture.knots if architecture.form == "knots" else KNOT_COUNTS[-1]
+        table = TemporalFusionTransformer(self.inputs, self.scaling, self.target_scaling, replace(architecture, form="knots", knots=knots))
+        put_tables(table)
+        return table
 
 
 def _steps(
     model: TemporalFusionTransformer, settings: TrainRecipe, batch_size: int, validation_batch: int, precision: Precision
 ) -> Sequence[Callable[[], object]]:
-    """Two updates, the second with the optimizer's state that the first one made, and a validation batch, as the trainer computes them."""
+    """The optimizer's first step, an update and a validation batch, as the trainer computes them."""
     optimizer = build_optimizer(model, settings.optimizer)
     quantiles = torch.tensor(model.quantiles)
     passes = -(-settings.batch_size * settings.accumulate // batch_size)
@@ -156,6 +189,11 @@ def _steps(
     def batch(size: int) -> Batch:
         inputs = {name: torch.zeros(shape) for name, shape in model.inputs.shapes(size).items()}
         return Batch(inputs["history"], inputs["future"], inputs.get("static"), torch.zeros(size, model.inputs.horizon))
+
+    def first_step() -> None:  # of no meaning, and cheap: it makes the optimizer's state
+        torch.stack([parameter.sum() for parameter in model.parameters()]).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
     def update() -> None:
         for _ in range(min(passes, 2)):  # the second is computed while the gradients of the first are there
@@ -170,4 +208,4 @@ def _steps(
         with evaluating(model), torch.no_grad(), precision.autocast():
             model(*batch(validation_batch).inputs)
 
-    return update, update, validation
+    return first_step, update, validation

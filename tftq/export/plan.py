@@ -1,0 +1,36 @@
+"""What an export will need in host memory, estimated in closed form."""
+
+from tftq.memory.plan import PlannedPeak
+from tftq.recipe.schema import Format, Recipe
+
+PROOF_WINDOWS = 32  # that the gate runs at once
+_BYTES: dict[Format, int] = {"fp32": 4, "fp16": 2, "int8_ptq": 1, "int8_qat": 1}  # of a stored weight
+FLOAT = 4
+
+
+def planned_export(recipe: Recipe, kind: Format, *, weights: int, knots: int, batch_size: int) -> PlannedPeak:
+    """The larger of what building a file and running it takes.
+
+    Building holds the model, the copy that is written, the graph and its bytes. Running holds the model, the session with the weights as
+    read and as the runtime packs them, and the rows of hat functions of the history input twice: empty, and with the shares put in.
+    Everything else is small beside these; Python's and the exporter's own modules (about 200 MB) are not counted.
+
+    Args:
+        recipe: what is exported.
+        kind: the format.
+        weights: numbers in the table form.
+        knots: rows of the table of the history input.
+        batch_size: windows a run.
+
+    Returns:
+        The peak: parameters are the model and its copy, workspace is the graph with its bytes, or the session.
+    """
+    hidden, size = recipe.model.hidden, _BYTES[kind]
+    lstm = 2 * recipe.model.lstm_layers * (8 * hidden * hidden + 8 * hidden)
+    lstm_size = FLOAT if size == 1 and recipe.quant.lstm == "fp32" else size
+    model, file = FLOAT * weights, size * (weights - lstm) + lstm_size * lstm
+    rows = max(batch_size, PROOF_WINDOWS) * recipe.data.lookback
+    building = {"parameters": 2 * model, "workspace": 2 * file, "activations": 0}
+    running = {"parameters": model, "workspace": 2 * file, "activations": 2 * size * rows * knots}
+    components = max(building, running, key=lambda parts: sum(parts.values()))
+    return PlannedPeak(sum(components.values()), {**components, "gradients": 0, "optimizer": 0, "left_over": 0})

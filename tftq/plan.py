@@ -1,0 +1,246 @@
+"""tftq plan: what a recipe will need in memory, without running it, and what would make it need less."""
+
+import argparse
+import io
+import json
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from tftq.data.load import load_datasets
+from tftq.errors import PlanError, RecipeError, TftqError
+from tftq.export.plan import planned_export
+from tftq.memory.plan import MIB, PlannedPeak
+from tftq.recipe.loading import load_recipe
+from tftq.recipe.schema import Recipe
+from tftq.train.plan import Planner, StagePlan
+from tftq.train.precision import Name
+
+COMPONENTS = ("parameters", "gradients", "optimizer", "activations", "workspace", "left_over")
+WIDTH = 120  # characters of the table
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase of a run and what it needs.
+
+    Attributes:
+        phase: train, qat, validate or export.
+        title: the phase, and the format of an export.
+        batch_size: windows at a time.
+        peak: of tensors; of an export, in host memory.
+        budget_bytes: what it may need beside what the device takes for itself; None where it needs no memory of the device.
+    """
+
+    phase: str
+    title: str
+    batch_size: int
+    peak: PlannedPeak
+    budget_bytes: int | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether it stays within the budget."""
+        return self.budget_bytes is None or self.peak.peak_bytes <= self.budget_bytes
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain types, for JSON."""
+        peak = {"peak_bytes": self.peak.peak_bytes, "components": {name: self.peak.components[name] for name in COMPONENTS}}
+        return {"phase": self.phase, "title": self.title, "batch_size": self.batch_size, "fits": self.fits, **peak}
+
+
+def phases_of(recipe: Recipe, planner: Planner, plans: Mapping[str, StagePlan]) -> list[Phase]:
+    """Every phase of a run in its order, one for each exported format.
+
+    Args:
+        recipe: what is run.
+        planner: for its data and device.
+        plans: of the stages of training.
+    """
+    budget = recipe.memory.budget_mb * MIB - planner.allowance_bytes
+    phases = [Phase(stage, stage, plan.batch_size, plan.update, budget) for stage, plan in plans.items()]
+    validations = ((plan.validation_batch, planner.validation(recipe, plan)) for plan in plans.values())
+    batch_size, validation = max(validations, key=lambda found: found[1].peak_bytes)
+    phases.append(Phase("validate", "validate", batch_size, validation, budget))
+    weights, knots = planner.table_size(recipe)
+    on_device = budget if planner.device.type == "cpu" else None
+    for kind in recipe.formats:
+        peak = planned_export(recipe, kind, weights=weights, knots=knots, batch_size=recipe.train.batch_size)
+        phases.append(Phase("export", f"export {kind}", recipe.train.batch_size, peak, on_device))
+    return phases
+
+
+def require_fit(recipe: Recipe, planner: Planner, phases: Sequence[Phase]) -> None:
+    """Refuse a plan over the budget, with its table, or warn of it where the recipe wants it run.
+
+    Raises:
+        PlanError: a phase does not fit and `memory.over_budget` is stop.
+    """
+    over = [phase.title for phase in phases if not phase.fits]
+    if not over:
+        return
+    problem = f"the planned peak of {', '.join(over)} is above memory.budget_mb {recipe.memory.budget_mb}"
+    if recipe.memory.over_budget == "run":
+        warnings.warn(f"{problem}; memory.over_budget is run, so it is tried all the same", stacklevel=3)
+        return
+    raise PlanError(
+        f"{problem}, with one window to a forward pass too:\n{as_text(table_of(phases, planner))}\n"
+        "see 'tftq plan RECIPE' for what would help; memory.over_budget=run tries it all the same"
+    )
+
+
+def table_of(phases: Sequence[Phase], planner: Planner) -> Table:
+    """A row a phase."""
+    allowance = planner.allowance_bytes
+    beside = f", beside {allowance / MIB:.0f} for CUDA itself (an allowance)" if allowance else ""
+    table = Table(title=f"Planned memory at each phase's peak, MiB{beside}", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("phase", no_wrap=True)
+    for name in ("batch", *(component.replace("_", " ") for component in COMPONENTS), "peak", "budget"):
+        table.add_column(name, justify="right")
+    for phase in phases:
+        sizes = [f"{phase.peak.components[name] / MIB:,.1f}" for name in COMPONENTS]
+        table.add_row(phase.title, str(phase.batch_size), *sizes, f"{phase.peak.peak_bytes / MIB:,.1f}", _verdict(phase))
+    return table
+
+
+def _verdict(phase: Phase) -> str:
+    if phase.budget_bytes is None:
+        return "host memory"
+    beyond = phase.peak.peak_bytes - phase.budget_bytes
+    return "fits" if beyond <= 0 else f"over by {beyond / MIB:,.1f}"
+
+
+def as_text(table: Table) -> str:
+    """The table as plain text."""
+    console = Console(file=io.StringIO(), width=WIDTH)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().rstrip()
+
+
+def peaks_by_precision(recipe: Recipe, planner: Planner, known: StagePlan) -> dict[Name, int]:
+    """The peak of training in each number format, in bytes."""
+    names: tuple[Name, ...] = get_args(Name)
+
+    def peak(name: Name) -> int:
+        if name == recipe.train.precision:
+            return known.update.peak_bytes
+        changed = recipe.model_copy(update={"train": recipe.train.model_copy(update={"precision": name})})
+        return planner.plan_stage(changed, "train", known.batch_size).update.peak_bytes
+
+    return {name: peak(name) for name in names}
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A change of the recipe, as one would write it on the command line, and what it saves of the peak of the stages of training."""
+
+    change: str
+    saved_bytes: int
+    peak_bytes: int
+
+
+def advice(path: Path, overrides: Sequence[str], recipe: Recipe, planner: Planner, plans: Mapping[str, StagePlan]) -> list[Advice]:
+    """The changes that lower the peak, that which saves most first; the recipe with each of them is planned."""
+    before = _peak(recipe, planner, plans)
+    found = []
+    for changes in _changes(recipe):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of options that have no effect any more
+                changed = load_recipe(path, [*overrides, *changes])
+        except RecipeError:  # it contradicts another option, or there is no such option
+            continue
+        after = _peak(changed, planner, planner.plan(changed)) if changed != recipe else before
+        if after < before:
+            found.append(Advice(" ".join(changes), before - after, after))
+    return sorted(found, key=lambda entry: entry.peak_bytes)
+
+
+def _peak(recipe: Recipe, planner: Planner, plans: Mapping[str, StagePlan]) -> int:
+    return max(planner.needed_bytes(recipe, plan) for plan in plans.values()) - planner.allowance_bytes
+
+
+def _changes(recipe: Recipe) -> Iterator[tuple[str, ...]]:
+    """What may help, each as the words of a command line."""
+    model, train = recipe.model, recipe.train
+    if train.batch_size % 2 == 0:
+        yield f"train.batch_size={train.batch_size // 2}", f"train.accumulate={2 * train.accumulate}"
+    if train.precision == "fp32":
+        yield ("train.precision=bf16",)
+    if model.form == "knots" and model.knots > 8:
+        yield (f"model.knots={model.knots // 2}",)
+    if model.form != "knots":
+        yield ("model.form=knots",)
+    if model.hidden % 2 == 0:
+        yield (f"model.hidden={model.hidden // 2}",)
+    yield ("model.gates=shared",)
+    yield ("train.optimizer.name=adamw8bit",)
+    yield ("train.optimizer.in_backward=true",)
+
+
+def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tftq.plan") -> int:
+    """The command line; returns the exit status: 0 where everything fits, 1 where it does not, 2 where it cannot be planned."""
+    parser = argparse.ArgumentParser(prog=program, description=__doc__.split(": ", 1)[1])
+    parser.add_argument("recipe", type=Path, help="a YAML file, see recipes/")
+    parser.add_argument("override", nargs="*", metavar="key=value", help="an option of the recipe, as memory.budget_mb=1000 or device=cuda")
+    parser.add_argument("--json", action="store_true", help='print {"fits": ..., "budget_bytes": ..., "phases": [...]} and nothing else')
+    chosen = parser.parse_intermixed_args(arguments)
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
+        try:
+            report = _plan(chosen.recipe, chosen.override, Console(width=WIDTH, quiet=chosen.json))
+        except (TftqError, OSError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+    if chosen.json:
+        print(json.dumps(report, indent=1))
+    return 0 if report["fits"] else 1
+
+
+def _plan(path: Path, overrides: Sequence[str], say: Console) -> dict[str, Any]:
+    """Plan, tell of each part as soon as it is known, and return it all in plain types."""
+    recipe = load_recipe(path, overrides)
+    data = load_datasets(recipe.data)
+    device = torch.device("cuda" if recipe.device == "cuda" or (recipe.device == "auto" and torch.cuda.is_available()) else "cpu")
+    planner = Planner(data.train.inputs, data.scaling, data.target_scaling, device)
+    plans = planner.plan(recipe)
+    phases = phases_of(recipe, planner, plans)
+    say.print(table_of(phases, planner))
+    precisions = peaks_by_precision(recipe, planner, plans["train"])
+    formats = ", ".join(f"{name} {size / MIB:,.1f}" for name, size in precisions.items())
+    say.print(f"peak of train by train.precision, MiB: {formats}", highlight=False)
+
+    over = [phase.title for phase in phases if not phase.fits]
+    budget = f"memory.budget_mb {recipe.memory.budget_mb} on {device.type}"
+    say.print(f"does not fit {budget}: {', '.join(over)}" if over else f"fits {budget}", highlight=False)
+    largest = planner.largest_batches(recipe, plans)
+    tips: list[Advice] = []
+    if over:
+        sizes = ", ".join(f"{stage} {size or 'none'}" for stage, size in largest.items())
+        say.print(f"largest batch that fits: {sizes}; a run forwards its windows in batches of that size by itself", highlight=False)
+        tips = advice(path, overrides, recipe, planner, plans)
+        for tip in tips:
+            say.print(f"  {tip.change}: {tip.peak_bytes / MIB:,.1f} MiB, saves {tip.saved_bytes / MIB:,.1f}", highlight=False)
+    return {
+        "fits": not over,
+        "budget_bytes": recipe.memory.budget_mb * MIB,
+        "device": device.type,
+        "device_allowance_bytes": planner.allowance_bytes,
+        "phases": [phase.as_dict() for phase in phases],
+        "train_peak_bytes_by_precision": precisions,
+        "largest_batch_size": largest,
+        "advice": [asdict(tip) for tip in tips],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
