@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tftq.data.columns import Batch
+from tests.model.small import example
+from tftq.data.columns import Batch, Inputs
 from tftq.recipe.schema import TrainRecipe, ValidateRecipe
 from tftq.train.loop import Trainer
 
@@ -62,6 +63,23 @@ class TinyWindows:
 
     def naive(self, indices: Tensor | Sequence[int]) -> Tensor:
         return self.history[torch.as_tensor(indices), -1, :1].expand(-1, HORIZON)
+
+
+class RealWindows:
+    """Random windows for the real network, made anew whenever they are asked for."""
+
+    def __init__(self, inputs: Inputs, count: int) -> None:
+        self.inputs, self.count = inputs, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def batch(self, indices: Tensor | Sequence[int]) -> Batch:
+        history, future, *static = example(self.inputs, batch=len(indices))
+        return Batch(history, future, static[0] if static else None, torch.ones(len(indices), self.inputs.horizon))
+
+    def naive(self, indices: Tensor | Sequence[int]) -> Tensor:
+        return torch.ones(len(indices), self.inputs.horizon)
 
 
 class ListTimeline:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.model.small import example, small_model
-from tests.train.stand_ins import TinyModel, TinyWindows, metrics_lines, tiny_trainer
+from tests.train.stand_ins import RealWindows, TinyModel, TinyWindows, metrics_lines, tiny_trainer
 from tftq.data.columns import Batch
 from tftq.errors import OutOfMemoryError
 from tftq.memory.counter import ByteCounter
@@ -233,7 +233,7 @@ def test_a_fixed_validation_batch_is_warned_of_once_training_takes_fewer(tmp_pat
 def test_validation_is_flat(real: bool) -> None:
     """Live bytes after batch 3 and after the last batch are equal, and none are left."""
     model = small_model(static=False, hidden=8, lstm_layers=1, knots=4) if real else TinyModel()
-    windows = _RealWindows(model, 20) if real else TinyWindows(200)
+    windows = RealWindows(model.inputs, 20) if real else TinyWindows(200)
     live: list[int] = []
     with ByteCounter() as counter:
         validate(model, windows, 1, Precision("fp32", CPU), on_batch=lambda windows: live.append(counter.live_bytes))
@@ -241,23 +241,6 @@ def test_validation_is_flat(real: bool) -> None:
     assert len(live) == len(windows)
     assert live[2] == live[-1] == max(live[2:])
     assert left == 0
-
-
-class _RealWindows:
-    """As many random windows for a real model."""
-
-    def __init__(self, model: Any, count: int) -> None:
-        self.model, self.count = model, count
-
-    def __len__(self) -> int:
-        return self.count
-
-    def batch(self, indices: Any) -> Batch:
-        history, future, *static = example(self.model.inputs, batch=len(indices))
-        return Batch(history, future, static[0] if static else None, torch.ones(len(indices), self.model.inputs.horizon))
-
-    def naive(self, indices: Any) -> Tensor:
-        raise NotImplementedError
 
 
 def test_a_checkpoint_while_the_state_is_away_is_whole(tmp_path: Path) -> None:
