@@ -16,7 +16,7 @@ from tftq.data.files import Columns, iso, nanoseconds, numbers, read_file
 from tftq.data.rows import Policy, RowOrder, Rows
 from tftq.data.segments import Needs, Segment, usable
 from tftq.data.source import Keep, Source, in_memory, window_starts
-from tftq.data.windows import BLOCK, LogReturn
+from tftq.data.windows import LogReturn
 from tftq.errors import DataError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "symbol": ("symbol", "ticker", "contract", "instrument", "raw_symbol", "sym"),
 }
 WIDTH = len(BAR_COLUMNS) + len(CLOCK_COLUMNS)
+BLOCK = 8192  # bars whose features are computed at a time
 FIXED_POINT = 1e-9  # the unit of integer prices in market data feeds
 FIXED_POINT_FROM = 1e8  # integer prices above this are in that unit: 0.1 and up
 
@@ -106,7 +107,6 @@ def load_bars(recipe: BarsRecipe, keep: Keep = in_memory) -> Source:
             f"data.warmup {recipe.warmup} is below {MEMORY - 1}: a segment's first features see a market that stood still before it"
         )
     rows = keep(sum(map(len, segments)), WIDTH, _feature_blocks(bars, segments, recipe.time_zone))
-    kept = np.concatenate([np.arange(segment.start, segment.stop) for segment in segments])
     stops = np.cumsum([len(segment) for segment in segments])
     packed = [Segment(int(stop) - len(segment), int(stop)) for segment, stop in zip(segments, stops, strict=True)]
     observed = tuple(Column(name, "observed") for name in BAR_COLUMNS)
@@ -114,9 +114,9 @@ def load_bars(recipe: BarsRecipe, keep: Keep = in_memory) -> Source:
     return Source(
         inputs=Inputs(observed + known, recipe.lookback, recipe.horizon),
         rows=rows,
-        times=torch.from_numpy(bars.times[kept]),
+        times=_joined(bars.times, segments),
         starts=window_starts(packed, needs),
-        target=LogReturn(torch.from_numpy(bars.columns["close"][kept])),
+        target=LogReturn(_joined(bars.columns["close"], segments)),
         notes=bars.notes + notes,
     )
 
@@ -137,6 +137,10 @@ def _feature_blocks(bars: Rows, segments: list[Segment], time_zone: str | None) 
                 block[:, index] = feature[start - seen :]
             block[:, len(BAR_COLUMNS) :] = clock_features(bars.times[start:stop], time_zone)
             yield block
+
+
+def _joined(values: np.ndarray, segments: list[Segment]) -> torch.Tensor:
+    return torch.from_numpy(np.concatenate([values[segment.start : segment.stop] for segment in segments]))
 
 
 def _find_columns(columns: list[str], path: Path | str) -> tuple[dict[str, str], list[str]]:
@@ -162,17 +166,16 @@ def _find_columns(columns: list[str], path: Path | str) -> tuple[dict[str, str],
 def _series(file: Columns, column: str | None, path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     if column is None:
         return np.zeros(file.rows, np.int64), (path.name.split(".")[0],)
-    values = file.whole(column)
     try:
-        symbols = values.cast(pa.string())
+        chunks = [chunk.cast(pa.string()).dictionary_encode() for chunk in file.chunks(column)]
     except pa.ArrowException as error:
-        raise DataError(f"column {column!r} holds {values.type}; a symbol is text or a whole number") from error
+        raise DataError(f"column {column!r} holds {file.type(column)}; a symbol is text or a whole number") from error
+    symbols = pa.chunked_array(chunks).unify_dictionaries().combine_chunks()
     if symbols.null_count:
-        row = int(np.flatnonzero(symbols.is_null().to_numpy())[0])
+        row = int(np.flatnonzero(symbols.is_null())[0])
         raise DataError(f"column {column!r}: {symbols.null_count} missing, first in row {row}; every bar needs its symbol")
-    encoded = symbols.dictionary_encode().combine_chunks()
-    names, ranks = np.unique(np.array(encoded.dictionary.to_pylist()), return_inverse=True)
-    return ranks[encoded.indices.to_numpy()], tuple(map(str, names))
+    names, ranks = np.unique(np.array(symbols.dictionary.to_pylist()), return_inverse=True)
+    return ranks[symbols.indices.to_numpy()], tuple(map(str, names))
 
 
 def _fixed_point(values: np.ndarray) -> np.ndarray:

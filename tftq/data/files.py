@@ -63,6 +63,7 @@ class Columns:
         """The rows of a column, some at a time, dictionary encoding taken away."""
         for batch in self.batches(column):
             yield batch.column(column).cast(self.type(column))
+        pa.default_memory_pool().release_unused()  # Arrow would keep what it has freed
 
     def whole(self, column: str) -> pa.ChunkedArray:
         """All rows of a column, dictionary encoding taken away."""

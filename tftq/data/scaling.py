@@ -66,8 +66,9 @@ def moments(blocks: Iterable[np.ndarray]) -> Moments:
         exact = block.T.astype(np.float64, order="C")  # [columns, rows]: sums along rows that lie side by side are the exact ones
         low, high = np.minimum(low, exact.min(axis=1)), np.maximum(high, exact.max(axis=1))
         here = exact.mean(axis=1)
+        exact -= here[:, None]
         total = count + len(block)
-        squares = squares + ((exact - here[:, None]) ** 2).sum(axis=1) + (here - mean) ** 2 * (count * len(block) / total)
+        squares = squares + np.square(exact, out=exact).sum(axis=1) + (here - mean) ** 2 * (count * len(block) / total)
         mean = mean + (here - mean) * (len(block) / total)
         count = total
     return Moments(low, high, mean, np.sqrt(squares / count))

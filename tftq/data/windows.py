@@ -11,7 +11,7 @@ from torch import Tensor
 from tftq.data.columns import Batch, Inputs
 from tftq.data.scaling import Scaling, TargetScaling
 
-BLOCK = 8192  # rows or windows looked at at a time where all of them must be
+BLOCK = 1024  # rows or windows looked at at a time where all of them must be
 
 
 def nothing_to_release() -> None:
@@ -151,9 +151,12 @@ class Windows:
 
     def row_blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Every row that a window touches, some at a time: which, int64 [n], and their values, float32 [n, history columns]."""
-        for rows in torch.nonzero(self.touched()).flatten().split(BLOCK):
-            yield rows, self.rows[rows]
-            self._release()
+        touched = self.touched()
+        for start in range(0, len(touched), BLOCK):
+            rows = start + torch.nonzero(touched[start : start + BLOCK]).flatten()
+            if len(rows):
+                yield rows, self.rows[rows]
+                self._release()
 
     def target_blocks(self) -> Iterator[Tensor]:
         """The targets of all windows, some at a time, float32 [n, horizon]."""
@@ -163,10 +166,10 @@ class Windows:
 
     def touched(self) -> Tensor:
         """Which rows any window touches, bool [rows]."""
-        edges = torch.zeros(len(self.rows) + 1, dtype=torch.int64)
-        edges.index_add_(0, self.starts, torch.ones_like(self.starts))
-        edges.index_add_(0, self.starts + self.inputs.lookback + self.inputs.horizon, -torch.ones_like(self.starts))
-        return edges.cumsum(0)[:-1] > 0
+        edges = torch.zeros(len(self.rows) + 1, dtype=torch.int32)
+        edges[self.starts] += 1  # no two windows start at the same row
+        edges[self.starts + self.inputs.lookback + self.inputs.horizon] -= 1
+        return edges.cumsum_(0)[:-1] > 0
 
     def naive(self, indices: Tensor | Sequence[int]) -> Tensor:
         """The baseline's forecast, float32 [batch, horizon]: no change for bars, the season before for tables."""
