@@ -45,7 +45,7 @@ train:
         "  data.path (line 4): missing; allowed: a path",
         "  data.lokback (line 6): unknown key; did you mean data.lookback?",
         "  data.season (line 7): is no option of data.kind bars; allowed: path, lookback, horizon, validation, test, time_zone, "
-        "duplicates, missing, kind, symbol, warmup",
+        "duplicates, missing, cache, kind, symbol, warmup",
         "  model.heads (line 10): 4 heads do not divide model.hidden 30; allowed: 1, 2, 3, 5, 6, 10, 15, 30",
         "  model.hidden (line 11): stands twice, on line 9 and line 11; allowed: once",
         "  train.batch_size (line 13): found True; allowed: a whole number, at least 1, at most 1000000",

@@ -141,7 +141,7 @@ def test_an_option_without_effect_is_warned_of_and_left_out(load: Load, text: st
 
 def test_the_hash_is_of_what_a_run_does(load: Load) -> None:
     recipe = load(BARS)
-    assert recipe_hash(recipe) == recipe_hash(load(BARS, "name=other", "out=/tmp/x"))
+    assert recipe_hash(recipe) == recipe_hash(load(BARS, "name=other", "out=/tmp/x", "data.cache=/tmp/y"))
     assert len(recipe_hash(recipe)) == 64
     assert recipe_hash(recipe) != recipe_hash(load(BARS, "seed=8"))
     ordered = [load(f"{BARS}train: {{optimizer: {{groups: {groups}}}}}") for groups in ("{a: 1e-3, '*': 1e-4}", "{'*': 1e-4, a: 1e-3}")]

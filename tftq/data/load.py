@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from tftq.data.bars import load_bars
+from tftq.data.cache import cached
 from tftq.data.files import iso
 from tftq.data.scaling import Scaling, TargetScaling, fit_columns, moments
-from tftq.data.source import Source
+from tftq.data.source import Keep, Source, in_memory
 from tftq.data.split import split_by_time
 from tftq.data.table import read_table
 from tftq.data.windows import BLOCK, Datasets, Level, Windows
@@ -32,7 +34,7 @@ def load_datasets(recipe: BarsRecipe | TableRecipe) -> Datasets:
     Raises:
         DataError: data that cannot be used as it lies.
     """
-    source = load_bars(recipe) if recipe.kind == "bars" else read_table(recipe)
+    source = _read(recipe, in_memory) if recipe.cache is None else cached(recipe, recipe.cache, partial(_read, recipe))
     lookback, horizon = source.inputs.lookback, source.inputs.horizon
     first = source.times[source.starts + lookback].numpy()
     last = source.times[source.starts + lookback + horizon - 1].numpy()
@@ -50,6 +52,10 @@ def load_datasets(recipe: BarsRecipe | TableRecipe) -> Datasets:
     if split.purged:
         notes.append(f"{split.purged} windows left out because their targets cross a border between parts")
     return Datasets(train, validation, test, Scaling(history, None), target_scaling, notes)
+
+
+def _read(recipe: BarsRecipe | TableRecipe, keep: Keep) -> Source:
+    return load_bars(recipe, keep) if recipe.kind == "bars" else read_table(recipe, keep)
 
 
 def _part(name: str, source: Source, windows: np.ndarray) -> Windows:

@@ -118,8 +118,9 @@ def resolved_yaml(recipe: Recipe) -> str:
 
 
 def recipe_hash(recipe: Recipe) -> str:
-    """SHA-256 (hexadecimal) of what the recipe does: of every option that has an effect, but for `name` and `out`."""
+    """SHA-256 (hexadecimal) of what the recipe does: of every option with an effect on it: `name`, `out` and `data.cache` have none."""
     values = {key: value for key, value in _effective(recipe).items() if key not in ("name", "out")}
+    del values["data"]["cache"]
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 

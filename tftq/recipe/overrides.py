@@ -102,7 +102,7 @@ def _elements(kind: Any) -> tuple[Any, ...]:
 def make_absolute(values: dict[str, Any], folder: Path) -> None:
     """Make a file's relative paths relative to its own `folder`; what is no path is left to validation."""
     data = values.get("data")
-    for inner, name in ((data, "path"), (values, "out")):
+    for inner, name in ((data, "path"), (data, "cache"), (values, "out")):
         if isinstance(inner, dict) and isinstance(inner.get(name), str) and inner[name]:
             inner[name] = _absolute(folder, inner[name])
 

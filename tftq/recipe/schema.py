@@ -80,6 +80,7 @@ class _AnyData(Section):
     time_zone: Text | None = None  # of timestamps that carry none; and the clock of the calendar columns
     duplicates: Literal["refuse", "drop"] = "refuse"
     missing: Literal["refuse", "drop"] = "refuse"
+    cache: FilePath | None = None  # folder where rows are kept from run to run and mapped from; null: made anew, in memory
 
     @field_validator("test")
     @classmethod
