@@ -52,7 +52,14 @@ def plan(arguments: Sequence[str]) -> int:
     return main(arguments, program="tftq plan")
 
 
-VERBS = {"run": run, "validate": validate, "plan": plan}
+def predict(arguments: Sequence[str]) -> int:
+    """forecast a file of bars or of a table with an exported model"""
+    from tftq.predict import main
+
+    return main(arguments, program="tftq predict")
+
+
+VERBS = {"run": run, "validate": validate, "plan": plan, "predict": predict}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

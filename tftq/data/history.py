@@ -1,0 +1,253 @@
+"""Every window whose history is complete, those included whose outcome nobody knows yet: what there is to forecast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tftq.data.bars import load_bars
+from tftq.data.calendar import circle
+from tftq.data.columns import Column, Inputs
+from tftq.data.features.table import BAR_COLUMNS, clock_features
+from tftq.data.files import duration, iso, wall_clock
+from tftq.data.latest import NotStreamedError, newest_rows
+from tftq.data.source import Source
+from tftq.data.table import read_table
+from tftq.data.windows import LogReturn, Target
+from tftq.errors import DataError
+
+if TYPE_CHECKING:
+    from tftq.recipe.schema import BarsRecipe, TableRecipe
+
+
+class Outcome(NamedTuple):
+    """What came of windows, where all of their horizon has happened.
+
+    known bool [batch]; target and naive float32 [known, horizon], in the target's unit.
+    """
+
+    known: np.ndarray
+    target: Tensor
+    naive: Tensor
+
+
+@dataclass(frozen=True)
+class History:
+    """Windows to forecast, in order of time.
+
+    Args:
+        recipe: how the columns are made.
+        inputs: the columns and the shape of a window.
+        rows: float32 [rows, history columns], raw.
+        times: int64 nanoseconds UTC [rows].
+        last: int64 [windows], increasing: the row of each window's last history row.
+        ahead: int64 [windows]: rows that follow it without a break.
+        step: between rows, in nanoseconds.
+        target: what is forecast.
+        notes: what a user should know.
+    """
+
+    recipe: BarsRecipe | TableRecipe
+    inputs: Inputs
+    rows: Tensor
+    times: Tensor
+    last: Tensor
+    ahead: Tensor
+    step: int
+    target: Target
+    notes: list[str]
+
+    def __len__(self) -> int:
+        return len(self.last)
+
+    def origins(self, indices: Tensor) -> np.ndarray:
+        """The time of each window's last history row, int64 nanoseconds UTC [batch]."""
+        return self.times[self.last[indices]].numpy()
+
+    def target_times(self, indices: Tensor) -> np.ndarray:
+        """The times that are forecast, int64 nanoseconds UTC [batch, horizon]: the next steps, whatever the sessions."""
+        return self.origins(indices)[:, None] + self.step * np.arange(1, self.inputs.horizon + 1)
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """The inputs of windows, raw.
+
+        Args:
+            indices: which windows, int64 [batch].
+
+        Returns:
+            float32 [batch, lookback, history columns] and [batch, horizon, known columns].
+        """
+        last = self.last[indices]
+        history = self.rows[last[:, None] + torch.arange(1 - self.inputs.lookback, 1)]  # [batch, lookback, history columns]
+        times = self.target_times(indices)
+        clock = torch.from_numpy(_clock(self.recipe, times.reshape(-1)).astype(np.float32))
+        future = clock.reshape(*times.shape, clock.shape[1])  # [batch, horizon, clock columns]
+        if self.recipe.kind == "table" and self.recipe.known:
+            observed = len(self.inputs.history) - len(self.inputs.future)
+            given = self.rows[:, observed : observed + len(self.recipe.known)]
+            future = torch.cat([given[last[:, None] + torch.arange(1, self.inputs.horizon + 1)], future], dim=-1)
+        return history, future
+
+    def outcome(self, indices: Tensor) -> Outcome:
+        """What came of windows, and the baseline's forecast of it."""
+        known = self.ahead[indices] >= self.inputs.horizon
+        last = self.last[indices][known]
+        horizon = self.inputs.horizon
+        return Outcome(known.numpy(), self.target.values(last, horizon), self.target.naive(last, horizon))
+
+    def last_close(self, indices: Tensor) -> np.ndarray | None:
+        """The closing price of each window's last bar, float64 [batch]; None for tables."""
+        return self.target.close[self.last[indices]].numpy() if isinstance(self.target, LogReturn) else None
+
+
+def _clock(recipe: BarsRecipe | TableRecipe, times: np.ndarray) -> np.ndarray:
+    """The columns that are known of any time, float64 [times, clock columns]."""
+    if recipe.kind == "bars":
+        return clock_features(times, recipe.time_zone)
+    wall = wall_clock(times, recipe.time_zone)
+    return (
+        np.stack([wave for cycle in recipe.calendar for wave in circle(wall, cycle)], axis=1)
+        if recipe.calendar
+        else np.empty((len(times), 0))
+    )
+
+
+def read_history(recipe: BarsRecipe | TableRecipe, step: int, *, newest: bool = False) -> History:
+    """Read the windows of a file of data that can be forecast.
+
+    Args:
+        recipe: the `data` part of a recipe, with the path of the file.
+        step: between the rows of a window, in nanoseconds.
+        newest: the newest window alone, from the end of the file.
+
+    Raises:
+        DataError: a file, column or value that cannot be used, rows at another step, or no window; for the newest window also what is not
+            known of its horizon.
+    """
+    if not newest:
+        return _windows(_read(recipe), recipe, step, newest=False)
+    try:
+        with newest_rows(recipe, step) as tail:
+            changes = {"warmup": tail.context} if recipe.kind == "bars" else {}
+            source = _read(recipe.model_copy(update={"path": tail.path, **changes}))
+    except NotStreamedError as reason:
+        history = _windows(_read(recipe), recipe, step, newest=True)
+        history.notes.append(f"read the whole file to find its newest window: {reason}")
+        return history
+    if recipe.kind == "bars":
+        age = tail.earlier + np.arange(len(source.rows))
+        source.rows[:, BAR_COLUMNS.index("bars_in_segment")] = torch.from_numpy(np.log1p(age)).float()
+    notes = [*source.notes, *([tail.note] if tail.note else [])]
+    return _windows(replace(source, notes=notes), recipe, step, newest=True)
+
+
+def _read(recipe: BarsRecipe | TableRecipe) -> Source:
+    """Rows, and the starts of the windows whose history is complete: to the readers, windows without a horizon."""
+    if recipe.kind == "bars":
+        return load_bars(recipe.model_copy(update={"horizon": 0}))
+    source = read_table(recipe.model_copy(update={"horizon": 0, "missing": "drop"}))  # rows that are not complete may be the future
+    if recipe.missing == "refuse":
+        _refuse_missing(source)
+    return source
+
+
+def _refuse_missing(source: Source) -> None:
+    """Refuse a missing value before the last complete row; those after it are what the file knows of the future."""
+    absent = ~source.rows.isfinite()
+    complete = torch.nonzero(~absent.any(1)).flatten()
+    past = absent[: int(complete[-1])]
+    faults = [
+        f"column {column.name!r}: {int(missing.sum())} missing, first at {iso(int(source.times[missing.nonzero()[0, 0]]))}"
+        for column, missing in zip(source.inputs.history, past.T, strict=True)
+        if missing.any()
+    ]
+    if faults:
+        raise DataError(f"{'; '.join(faults)}; set `data.missing: drop` to leave out the windows that touch them")
+
+
+def _windows(source: Source, recipe: BarsRecipe | TableRecipe, step: int, *, newest: bool) -> History:
+    horizon = recipe.horizon
+    last = source.starts + recipe.lookback - 1
+    _check_step(source, recipe, step)
+    if (source.times[last].diff() <= 0).any():
+        raise DataError(
+            f"{recipe.path} holds several contracts at the same times; choose one with data.symbol=... ({'; '.join(source.notes)})"
+        )
+    breaks = torch.cat([last.diff() != 1, torch.tensor([True])])  # windows of one segment begin in consecutive rows
+    ends = last[breaks]
+    ahead = ends[breaks.cumsum(0) - breaks.long()] - last
+    notes = list(source.notes)
+    chosen = torch.ones(len(last), dtype=torch.bool)
+    if recipe.kind == "table" and recipe.known:
+        chosen = _rows_known_ahead(source, recipe, step)[last] >= horizon
+        if not chosen.any() or (newest and not chosen[-1]):
+            raise DataError(_unknown(source, recipe, int(last[-1]), step))
+        if not chosen.all():
+            notes.append(f"{int((~chosen).sum())} windows left out; of the last, {_unknown(source, recipe, int(last[~chosen][-1]), step)}")
+    if recipe.kind == "bars":
+        notes.append(
+            f"a forecast is of the next {horizon} steps of {duration(step)} after its last bar; breaks of the session are not foreseen"
+        )
+    if newest:
+        chosen = torch.arange(len(last)) == len(last) - 1
+    return History(
+        recipe=recipe,
+        inputs=replace(source.inputs, horizon=horizon),
+        rows=source.rows,
+        times=source.times,
+        last=last[chosen],
+        ahead=ahead[chosen],
+        step=step,
+        target=source.target,
+        notes=notes,
+    )
+
+
+def _check_step(source: Source, recipe: BarsRecipe | TableRecipe, step: int) -> None:
+    if recipe.lookback == 1:
+        return  # one row has no step
+    first = int(source.starts[0])
+    found = int(source.times[first + 1] - source.times[first])
+    if found != step:
+        raise DataError(
+            f"{recipe.path}: rows are {duration(found)} apart, the model was trained on steps of {duration(step)}; give such rows"
+        )
+
+
+def _known(source: Source, recipe: TableRecipe) -> tuple[tuple[Column, ...], Tensor]:
+    """The table's own known columns, and whether each of their values is there [rows, columns]."""
+    first = len(source.inputs.history) - len(source.inputs.future)
+    columns = slice(first, first + len(recipe.known))
+    return source.inputs.history[columns], source.rows[:, columns].isfinite()
+
+
+def _rows_known_ahead(source: Source, recipe: TableRecipe, step: int) -> Tensor:
+    """How many rows follow each one at the step with every known column, int64 [rows]."""
+    _, there = _known(source, recipe)
+    row = torch.arange(len(source.times))
+    stops = torch.ones(len(row), dtype=torch.bool)  # the row after is missing, late or lacks a value
+    stops[:-1] = (source.times.diff() != step) | ~there[1:].all(1)
+    stop_at = torch.where(stops, row, len(row)).flip(0).cummin(0).values.flip(0)
+    return stop_at - row
+
+
+def _unknown(source: Source, recipe: TableRecipe, last: int, step: int) -> str:
+    """Which known columns lack values over the horizon of the window that ends in a row."""
+    columns, there = _known(source, recipe)
+    wanted = source.times[last] + step * torch.arange(1, recipe.horizon + 1)
+    row = torch.searchsorted(source.times, wanted).clamp(max=len(source.times) - 1)
+    given = (source.times[row] == wanted)[:, None] & there[row]  # [horizon, columns]
+    lacking = [
+        f"column {column.name!r} at {int((~has).sum())} of {recipe.horizon} times from {iso(int(wanted[~has][0]))} to "
+        f"{iso(int(wanted[~has][-1]))}"
+        for column, has in zip(columns, given.T, strict=True)
+        if not has.all()
+    ]
+    return (
+        f"the forecast after {iso(int(source.times[last]))} lacks {'; '.join(lacking)}; append rows with these times that hold the known "
+        "columns and leave the others empty"
+    )

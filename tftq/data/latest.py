@@ -1,0 +1,154 @@
+"""The newest window of a parquet file from the rows that it needs: memory does not grow with the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tftq.data.bars import NAMES, PRICES
+from tftq.data.features.table import MEMORY
+from tftq.data.files import Columns, iso, nanoseconds, numbers
+
+if TYPE_CHECKING:
+    from tftq.recipe.schema import BarsRecipe, TableRecipe
+
+BATCH_ROWS = 4096  # of a file, held at a time
+READ_BYTES = 65_536  # of a compressed column, held at a time
+
+
+class NotStreamedError(Exception):
+    """Why the newest window cannot be found without reading the whole file at once."""
+
+
+class Tail(NamedTuple):
+    """The rows that the newest window needs, in a file of their own.
+
+    Attributes:
+        path: a parquet file that the usual reader reads.
+        context: its rows before the window, which only feed features.
+        earlier: rows of the window's segment that lie before those of the file.
+        note: what a user should know.
+    """
+
+    path: Path
+    context: int
+    earlier: int
+    note: str | None
+
+
+@contextmanager
+def newest_rows(recipe: BarsRecipe | TableRecipe, step: int) -> Iterator[Tail]:
+    """Copy the rows of the newest window, those that its features look at, and what the file knows of its horizon.
+
+    The times are passed once, in batches, to find where the window's segment began and whether they are in order; values are read from the
+    row groups that hold the window.
+
+    Args:
+        recipe: the `data` part of a recipe.
+        step: between the rows of a window, in nanoseconds.
+
+    Raises:
+        NotStreamedError: the file is no parquet, not sorted by time, or has no such window; the usual reader says why, or reads all.
+        DataError: a time that cannot be read.
+    """
+    if not recipe.path.name.lower().endswith((".parquet", ".pq")) or not recipe.path.is_file():
+        raise NotStreamedError("it is no parquet file")
+    warmup, context, horizon = (recipe.warmup, MEMORY - 1, 0) if recipe.kind == "bars" else (0, 0, recipe.horizon)
+    needed = warmup + recipe.lookback
+    try:
+        with pq.ParquetFile(recipe.path, buffer_size=READ_BYTES, pre_buffer=False) as file:
+            stream = _Stream(file, recipe)
+            newest = stream.newest(step, needed)
+            count = min(newest.length, context + recipe.lookback)
+            rows = stream.between(newest, newest.time - (count - 1) * step, newest.time + horizon * step)
+    except pa.ArrowException as error:
+        raise NotStreamedError(f"it cannot be read in parts ({error})") from error
+    note = None
+    if newest.newer and recipe.kind == "bars":
+        note = f"the newest window ends at {iso(newest.time)}: of the {newest.newer} rows after it, no {needed} are unbroken"
+    with TemporaryDirectory(prefix="tftq-") as folder:
+        path = Path(folder) / recipe.path.name  # the reader calls a series without a symbol by the name of its file
+        pq.write_table(rows, path)
+        yield Tail(path, count - recipe.lookback, newest.length - count, note)
+
+
+class _Newest(NamedTuple):
+    time: int  # of the window's last row
+    length: int  # rows of its segment up to it
+    newer: int  # rows of the file after it
+    spans: list[tuple[int, int, int]]  # row group, first and last time in it
+
+
+class _Stream:
+    """A parquet file in batches, of the recipe's symbol alone where it has one."""
+
+    def __init__(self, file: pq.ParquetFile, recipe: BarsRecipe | TableRecipe) -> None:
+        self._file, self._recipe = file, recipe
+        names = file.schema_arrow.names
+        by_lower = {name.strip().lower(): name for name in names}
+        if recipe.kind == "bars":
+            found = {role: next((by_lower[name] for name in usual if name in by_lower), "") for role, usual in NAMES.items()}
+            self._time, self._symbol, self._values = found["timestamp"], found["symbol"], [found[role] for role in (*PRICES, "volume")]
+        else:
+            self._time, self._symbol, self._values = recipe.time, "", [recipe.target, *recipe.observed, *recipe.known]
+        if not {self._time, *self._values} <= set(names) or len(by_lower) < len(names):
+            raise NotStreamedError("it lacks columns, or has some twice")
+
+    def newest(self, step: int, needed: int) -> _Newest:
+        """The last row that ends `needed` unbroken ones; a missing value breaks them, and is looked for where it is allowed."""
+        checked = self._values if self._recipe.kind == "table" or self._recipe.missing == "drop" else []
+        run, previous, was_whole = 0, None, True
+        found: tuple[int, int] | None = None
+        newer, spans = 0, []
+        for group in range(self._file.num_row_groups):
+            for table, times in self._batches(group, checked):
+                whole = np.ones(len(times), bool)
+                for name in checked:
+                    whole &= np.isfinite(numbers(Columns.of_table(table), name))
+                gaps = np.diff(times, prepend=times[0] - step - 1 if previous is None else previous)
+                if (gaps <= 0).any():
+                    raise NotStreamedError("its times do not increase from row to row")
+                before = np.r_[was_whole, whole[:-1]]
+                if self._recipe.missing == "refuse" and (whole & ~before).any():
+                    raise NotStreamedError("a value is missing before the newest ones")
+                index = np.arange(len(times))
+                begin = np.maximum.accumulate(np.where((gaps == step) & whole & before, -run, index))  # where each row's run began
+                lengths = np.where(whole, index - begin + 1, 0)
+                ready = np.flatnonzero(lengths >= needed)
+                newer += len(times)
+                if len(ready):
+                    found, newer = (int(times[ready[-1]]), int(lengths[ready[-1]])), len(times) - 1 - int(ready[-1])
+                run, previous, was_whole = int(lengths[-1]), int(times[-1]), bool(whole[-1])
+                spans.append((group, int(times[0]), previous))
+        if found is None:
+            raise NotStreamedError(f"no {needed} rows in it are unbroken")
+        return _Newest(*found, newer, spans)
+
+    def between(self, newest: _Newest, first: int, last: int) -> pa.Table:
+        """The rows from time `first` to `last`, both included."""
+        groups = sorted({group for group, begin, end in newest.spans if begin <= last and first <= end})
+        parts = [
+            table.filter(pa.array((first <= times) & (times <= last)))
+            for group in groups
+            for table, times in self._batches(group, self._values)
+        ]
+        return pa.concat_tables(part for part in parts if len(part))
+
+    def _batches(self, group: int, columns: list[str]) -> Iterator[tuple[pa.Table, np.ndarray]]:
+        """Columns of a row group, and the times."""
+        recipe = self._recipe
+        wanted = [self._time, *filter(None, [self._symbol]), *columns]
+        for batch in self._file.iter_batches(BATCH_ROWS, row_groups=[group], columns=wanted):
+            table = pa.Table.from_batches([batch])
+            if recipe.kind == "bars" and recipe.symbol is not None and self._symbol:
+                table = table.filter(pc.equal(Columns.of_table(table).whole(self._symbol).cast(pa.string()), recipe.symbol))
+            if len(table):
+                yield table, nanoseconds(Columns.of_table(table), self._time, recipe.time_zone, refuse_naive=recipe.kind == "bars")[0]
