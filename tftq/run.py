@@ -42,7 +42,7 @@ from tftq.train.qat import qat_schedule, qat_settings
 from tftq.train.validation import naive_q_risk
 
 PUBLISHED = Path("exports")
-_OF_TRAINING = {"path", "validation", "test"}  # options of `data` that forecasting has no use for
+_OF_TRAINING = {"path", "cache", "validation", "test"}  # options of `data` that forecasting has no use for
 INTERRUPTED = 130  # the exit status that shells give to a program stopped by Ctrl-C
 
 
@@ -280,8 +280,9 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tf
         except (TftqError, OSError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
-        except KeyboardInterrupt:
-            print("interrupted: go on with --resume and out= the run's folder, or run anew", file=sys.stderr)
+        except KeyboardInterrupt as interruption:
+            notes = "".join(f" ({note})" for note in getattr(interruption, "__notes__", ()))
+            print(f"interrupted{notes}: go on with --resume and out= the run's folder, or run anew", file=sys.stderr)
             return INTERRUPTED
     return 0
 

@@ -1,9 +1,9 @@
 """Everything that only a GPU can tell, in under five minutes: `make gpu-check`, or `python tests/gpu/check.py`.
 
-Each precision trains the reference model at batch 32 and at batch 1 under a cap of 4 GiB, QAT trains its tables, and what must hold
-on every device is checked on this one. Prints tables, and writes benchmarks/results/gpu_check.json, and gpu_check.json in the folder
-that the environment variable OUT names. Exit status 1 where there is no CUDA device, a measurement failed or a check did not pass;
-a missed target of speed is reported and is no failure.
+Each precision trains the reference model at batch 32 and at batch 1 under a cap of 4 GiB, QAT trains its tables, a batch that does not
+fit is halved until it does, and what must hold on every device is checked on this one. Prints tables, and writes
+benchmarks/results/gpu_check.json, and gpu_check.json in the folder that the environment variable OUT names. Exit status 1 where there is
+no CUDA device, a measurement failed or a check did not pass; a missed target of speed is reported and is no failure.
 
 tftq runs from the checkout and need not be installed. Packages that the machine lacks can be carried as wheels, as
 
@@ -32,12 +32,15 @@ from benchmarks.common import write_result
 from tests.gpu.agreement import AGREEMENTS
 from tests.gpu.reference import REFERENCE, ROOT
 from tests.gpu.runtime import runtime_row
+from tests.gpu.shortage import shortage_row
 from tests.gpu.training import training_row
 from tftq.recipe.schema import Format
 
 CAP_BYTES = 4 * 2**30  # of the card that this library is for
+SHORT_BYTES, LARGE_BATCH = 2**30, 1024  # a smaller cap, and windows that do not fit below it at once
 LIMIT_S = 290.0  # for everything
 TRAINING, RUNTIME = f"training under a cap of {CAP_BYTES >> 30} GiB", "ONNX Runtime on the GPU"
+SHORTAGE = f"training under a cap of {SHORT_BYTES >> 30} GiB, which is too little"
 
 Row = dict[str, Any]
 Case = Callable[[torch.device], list[Row]]
@@ -50,6 +53,7 @@ def cases() -> dict[str, Case]:
     for stage, precision in stages:
         for batch in (32, 1):
             found[f"{stage}_{precision}_batch{batch}"] = _training(stage, precision, batch)
+    found["out_of_memory"] = lambda device: [shortage_row(REFERENCE, LARGE_BATCH, device, SHORT_BYTES)]
     found["agreement"] = agreement_rows
     kinds: tuple[Format, ...] = ("fp32", "fp16", "int8_ptq")
     for kind in kinds:
@@ -106,9 +110,9 @@ def failed(row: Row) -> bool:
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     """A table for each kind of case, a line for each row."""
-    kinds: dict[str, list[Row]] = {TRAINING: [], "agreement": [], RUNTIME: []}
+    kinds: dict[str, list[Row]] = {TRAINING: [], SHORTAGE: [], "agreement": [], RUNTIME: []}
     for row in rows:
-        kind = {"agreement": "agreement", "onnx": RUNTIME}.get(row["case"].split("_")[0], TRAINING)
+        kind = {"agreement": "agreement", "onnx": RUNTIME, "out": SHORTAGE}.get(row["case"].split("_")[0], TRAINING)
         kinds[kind].append(row)
     return [_table(title, part) for title, part in kinds.items() if part]
 
@@ -142,7 +146,7 @@ def _cell(name: str, value: Any) -> str:
 
 def _in_mebibytes(name: str) -> bool:
     """Bytes are shown in MiB, but for what should be none at all."""
-    return name.endswith("_bytes") and name != "left_by_validation_bytes"
+    return name.endswith("_bytes") and not name.startswith("left_by_")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

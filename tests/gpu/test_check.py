@@ -86,7 +86,7 @@ def test_all_cases_are_run_and_written_down(tmp_path: Path, monkeypatch: pytest.
     assert check.main([]) == 0
     written = json.loads((tmp_path / "out" / "gpu_check.json").read_text())
     names = [f"{stage}_batch{batch}" for stage in ("train_fp32", "train_fp16", "train_bf16", "qat_fp32") for batch in (32, 1)]
-    assert [row["case"] for row in written["rows"]] == [*names, "agreement", "onnx_fp32", "onnx_fp16", "onnx_int8_ptq"]
+    assert [row["case"] for row in written["rows"]] == [*names, "out_of_memory", "agreement", "onnx_fp32", "onnx_fp16", "onnx_int8_ptq"]
     assert "an update from one window: not measured" in capsys.readouterr().out
     monkeypatch.setattr(check, "rows_of_process", lambda name, timeout_s: [{"case": name, "error": "no memory"}])
     assert check.main([]) == 1

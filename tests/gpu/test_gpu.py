@@ -5,8 +5,10 @@ import torch
 from onnx import TensorProto, helper
 
 from tests.gpu.agreement import AGREEMENTS, Agreement, exported_as_computed, exported_int8_as_computed, skipped_step_changes_nothing
+from tests.gpu.check import LARGE_BATCH, SHORT_BYTES
 from tests.gpu.reference import REFERENCE, SMALL, RandomWindows
 from tests.gpu.runtime import cuda_session, runtime_row
+from tests.gpu.shortage import shortage_row
 from tests.gpu.training import FIRST_ATTEMPT_MS, TARGET_MS, UPDATES, training_row
 from tftq.errors import PrecisionError
 from tftq.train.precision import Precision
@@ -43,6 +45,20 @@ def test_a_small_training(stage: str, precision: str, batch: int, device: torch.
     if device == CPU:
         assert row["left_by_validation_bytes"] == 0
         assert 0.8 < row["planned_train_peak_bytes"] / row["train_peak_bytes"] < 1.2
+
+
+def test_a_batch_that_fits_is_not_halved() -> None:
+    row = shortage_row(SMALL, 8, CPU, None)
+    assert row["passed"], row
+    assert (row["forward_batch"], row["times_out_of_memory"], row["left_by_failures_bytes"]) == (8, 0, 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device answers")
+def test_a_batch_that_does_not_fit_is_halved_until_it_does() -> None:
+    row = shortage_row(REFERENCE, LARGE_BATCH, CUDA, SHORT_BYTES)
+    assert row["passed"], row
+    assert row["train_peak_bytes"] <= SHORT_BYTES
 
 
 @pytest.mark.gpu

@@ -288,6 +288,12 @@ def test_one_window_that_does_not_fit_ends_the_training_and_says_what_to_do(tmp_
     assert len(caught) == 3
 
 
+def test_a_model_that_does_not_fit_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TinyModel, "to", lambda *_: _raise(torch.OutOfMemoryError(CUDA_WORDS)))
+    with pytest.raises(OutOfMemoryError, match=r"the model does not fit on cpu.*Tried to allocate"):
+        tiny_trainer(tmp_path)
+
+
 def test_a_step_that_fails_half_way_is_not_done_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = tiny_trainer(tmp_path, checkpoint_every=1)
     step, calls = trainer.optimizer.step, iter([False, False])

@@ -237,3 +237,22 @@ def test_an_interruption_between_a_line_and_its_checkpoint_leaves_each_epoch_onc
     assert [line["epoch"] for line in metrics_lines(tmp_path)] == [1, 2]
     Traced(tmp_path).trainer.fit(resume=True)
     assert [line["epoch"] for line in metrics_lines(tmp_path)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("stop_at", "note"),
+    [(3, "training would go on from its beginning"), (13, "training would go on at epoch 2, update 12")],
+)
+def test_ctrl_c_tells_where_resuming_goes_on(tmp_path: Path, stop_at: int, note: str) -> None:
+    def interrupt(update: int) -> None:
+        if update == stop_at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        tiny_trainer(tmp_path, on_update=interrupt, checkpoint_every=12).fit()
+    assert caught.value.__notes__ == [note]
+    if stop_at == 13:
+        again = tiny_trainer(tmp_path, on_update=interrupt, checkpoint_every=12)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            again.fit(resume=True)
+        assert caught.value.__notes__ == [note], "a resumed one knows it too"

@@ -78,7 +78,8 @@ class Trainer:
         offload: bool = True,
     ) -> None:
         assert batch_size is None or 1 <= batch_size <= settings.batch_size, (batch_size, settings.batch_size)
-        self.model = model.to(device)
+        with explained(f"the model does not fit on {device}, before anything is computed; lower model.hidden or free memory there"):
+            self.model = model.to(device)
         self.train, self.settings, self.validate_every = train, settings, validate.every
         self.timeline, self.recipe, self.title = timeline, recipe, title
         self.on_update, self.best_from, self.keep_start = on_update, best_from, keep_start
