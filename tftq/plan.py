@@ -67,9 +67,9 @@ def phases_of(recipe: Recipe, planner: Planner, plans: Mapping[str, StagePlan]) 
     """
     budget = recipe.memory.budget_mb * MIB - planner.allowance_bytes
     phases = [Phase(stage, stage, plan.batch_size, plan.update, budget) for stage, plan in plans.items()]
-    validations = ((plan.validation_batch, planner.validation(recipe, plan)) for plan in plans.values())
-    batch_size, validation = max(validations, key=lambda found: found[1].peak_bytes)
-    phases.append(Phase("validate", "validate", batch_size, validation, budget))
+    plan = max(plans.values(), key=lambda plan: planner.validation(recipe, plan).peak_bytes)
+    on_cpu = planner.validates_on_cpu(recipe, plan)
+    phases.append(Phase("validate", "validate", plan.validation_batch, planner.validation(recipe, plan), None if on_cpu else budget))
     weights, knots = planner.table_size(recipe)
     on_device = budget if planner.device.type == "cpu" else None
     for kind in recipe.formats:

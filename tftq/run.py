@@ -20,7 +20,7 @@ from tftq.data.windows import Datasets, Windows
 from tftq.errors import RecipeError, TftqError
 from tftq.export.publish import Exported, export_model, publish
 from tftq.folder import RunFolder, identity
-from tftq.memory.components import component_bytes
+from tftq.memory.ledger import ledgers, read_records, stack_at_peak
 from tftq.memory.watch import MemoryWatch
 from tftq.model.size import parameter_count
 from tftq.model.tabulate import tabulate
@@ -32,7 +32,7 @@ from tftq.quant.schedule import QatSchedule
 from tftq.recipe.loading import load_recipe, recipe_hash
 from tftq.recipe.schema import Format, Recipe
 from tftq.report.page import write_report
-from tftq.report.text import exported_table, memory_line, planned_line, tables_line, tables_summary, validation_line
+from tftq.report.text import exported_table, ledger_table, memory_line, planned_line, tables_line, tables_summary, validation_line
 from tftq.train.build import architecture_of, build_model
 from tftq.train.device import choose_device, seed_everything
 from tftq.train.loop import Trainer
@@ -132,10 +132,9 @@ def _stages(job: Job, phases: QatSchedule | None) -> dict[str, Any]:
     if recipe.export.publish:
         publish(exported, PUBLISHED / recipe.name)
         job.console.print(f"published: {', '.join(exported)} in {PUBLISHED / recipe.name}", highlight=False, soft_wrap=True)
-    summary["memory"] |= {**job.watch.timeline.summary(), "planned_peak_bytes": max(plan.peak_bytes for plan in job.plans.values())}
+    summary["memory"] = _memory(job)
     summary["models"] = {kind: made.summary() for kind, made in exported.items()}
     job.console.print(exported_table(exported, naive_q_risk(job.data.validation)))
-    job.console.print(memory_line(job.watch.timeline, job.plans), highlight=False)
     return summary
 
 
@@ -150,17 +149,29 @@ def _head(job: Job) -> dict[str, Any]:
     }
 
 
+def _memory(job: Job) -> dict[str, Any]:
+    """What the run held and when, told and for summary.json."""
+    records = read_records(job.folder.path / "memory.jsonl")
+    found = ledgers(records, job.recipe.memory.budget_mb)
+    for stage, ledger in found.items():
+        job.console.print(ledger_table(stage, ledger))
+    job.console.print(memory_line(job.watch.timeline, job.plans), highlight=False)
+    return {
+        **job.watch.timeline.summary(),
+        "planned_peak_bytes": max(plan.peak_bytes for plan in job.plans.values()),
+        "components": stack_at_peak(records),
+        "ledger": {stage: ledger.as_dict() for stage, ledger in found.items()},
+    }
+
+
 def _train(job: Job, model: TemporalFusionTransformer) -> dict[str, Any]:
     """Train in floating point, in place, and say what it came to and what it held."""
     with job.watch.watching(model):
-        trainer = _trainer(job, model, "train", job.folder.path)
-        training = trainer.fit(resume=_resumable(job, job.folder.path))
-        held = component_bytes(trainer.model, trainer.optimizer)
+        training = _trainer(job, model, "train", job.folder.path).fit(resume=_resumable(job, job.folder.path))
     baseline = naive_q_risk(job.data.validation)
     job.console.print(validation_line("trained", training, baseline), highlight=False)
-    components = {**job.plans["train"].update.components, "parameters": held.parameters, "optimizer": held.optimizer}
     summary = training.summary()
-    return {**summary, "val": {**summary["val"], "baseline_q_risk": {"0.5": baseline}}, "memory": {"components": components}}
+    return {**summary, "val": {**summary["val"], "baseline_q_risk": {"0.5": baseline}}}
 
 
 def _train_quantized(job: Job, prepared: TemporalFusionTransformer, phases: QatSchedule) -> dict[str, Any]:
@@ -176,7 +187,8 @@ def _train_quantized(job: Job, prepared: TemporalFusionTransformer, phases: QatS
 
 def _trainer(job: Job, model: TemporalFusionTransformer, title: str, folder: Path, phases: QatSchedule | None = None) -> Trainer:
     recipe = job.recipe
-    return Trainer(
+    on_cpu = job.planner.validates_on_cpu(recipe, job.plans[title])
+    trainer = Trainer(
         model,
         job.data.train,
         job.data.validation,
@@ -184,7 +196,7 @@ def _trainer(job: Job, model: TemporalFusionTransformer, title: str, folder: Pat
         folder,
         job.watch.timeline,
         job.device,
-        validate=recipe.validate,
+        validate=recipe.validate.model_copy(update={"device": "cpu"}) if on_cpu else recipe.validate,
         seed=recipe.seed,
         recipe=f"{identity(recipe)}data: {job.data.train.fingerprint()}\n",
         title=title,
@@ -194,6 +206,8 @@ def _trainer(job: Job, model: TemporalFusionTransformer, title: str, folder: Pat
         best_from=phases.fake_quant if phases else 0,
         keep_start=phases is not None,  # QAT then ends no worse than what calibration alone came to
     )
+    job.watch.follow(trainer.model, trainer.optimizer)
+    return trainer
 
 
 def _resumable(job: Job, folder: Path) -> bool:
@@ -261,6 +275,9 @@ def _announce(job: Job) -> None:
         if plan.batch_size < recipe.train.batch_size:
             windows = f"{plan.batch_size} window{'s' if plan.batch_size > 1 else ''}"
             say.print(f"  forward batches of {windows}, so that the planned peak stays within memory.budget_mb", highlight=False)
+        if job.planner.validates_on_cpu(recipe, plan) and recipe.validate.device == "auto":
+            why = f"{plan.validation_batch} windows together are planned above memory.budget_mb"
+            say.print(f"  validated on the CPU: {why}; a lower validate.batch_size stays on {job.device}", highlight=False)
 
 
 def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tftq.run") -> int:

@@ -185,9 +185,7 @@ def seed_everything() -> None:
 
 def fitted(folder: Path, model: Cramped, **options: Any) -> tuple[Trainer, TinyWindows]:
     windows = TinyWindows(14)
-    trainer = tiny_trainer(
-        folder, model, train=windows, **{"batch_size": 8, "epochs": 2, "optimizer": OptimizerRecipe(lr=1e-2), **options}
-    )
+    trainer = tiny_trainer(folder, model, train=windows, **{"batch_size": 8, "epochs": 2, "optimizer": OptimizerRecipe(lr=1e-2), **options})
     seed_everything()
     trainer.fit()
     return trainer, windows

@@ -9,15 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.gpu.reference import SMALL
 from tests.model.small import example, small_model
 from tests.train.stand_ins import RealWindows, TinyModel, TinyWindows, metrics_lines, tiny_trainer
 from tftq.data.columns import Batch
 from tftq.errors import OutOfMemoryError
 from tftq.memory.counter import ByteCounter
+from tftq.plan import Phase, phases_of
 from tftq.recipe.schema import OptimizerRecipe, ValidateRecipe
 from tftq.train.checkpoint import load_checkpoint, save_checkpoint
 from tftq.train.offload import offloaded
 from tftq.train.optimizer import build_optimizer
+from tftq.train.plan import Planner
 from tftq.train.precision import Precision
 from tftq.train.progress import TrainingBar
 from tftq.train.validation import validate
@@ -163,6 +166,32 @@ def test_a_copy_on_the_cpu_is_whole_and_shares_nothing() -> None:
         for parameter in made.parameters():
             parameter.zero_()
         assert not torch.equal(made(*inputs), model(*inputs)), "every layer computes with its own weights"
+
+
+def test_what_the_plan_says_a_gpu_cannot_hold_is_validated_on_the_cpu() -> None:
+    """A batch of 65,536 windows, far larger than that of training."""
+    planner = Planner(SMALL.inputs(), SMALL.scaling(), SMALL.target_scaling(), GPU)
+    recipe = SMALL.recipe("none", "fp32", 4)
+    large = {"batch_size": 65_536, "offload_optimizer": "never"}
+    plan = planner.plan(recipe.model_copy(update={"validate": ValidateRecipe(**large)}))["train"]
+    budget = (planner.allowance_bytes + plan.update.peak_bytes) // 2**20 + 1
+    assert plan.validation.peak_bytes > budget * 2**20 - planner.allowance_bytes > plan.update.peak_bytes
+
+    def on_cpu(**changes: Any) -> tuple[bool, bool, list[Phase]]:
+        memory = recipe.memory.model_copy(update={"budget_mb": budget})
+        asked = recipe.model_copy(update={"validate": ValidateRecipe(**{**large, **changes}), "memory": memory})
+        fits = planner.needed_bytes(asked, plan) <= budget * 2**20
+        return planner.validates_on_cpu(asked, plan), fits, phases_of(asked, planner, {"train": plan})
+
+    for device, away in (("auto", True), ("train", False), ("cpu", True)):
+        found, fits, phases = on_cpu(device=device)
+        assert (found, fits) == (away, away)
+        assert [(phase.fits, phase.budget_bytes is None) for phase in phases if phase.phase == "validate"] == [(away, away)]
+    small = planner.plan(recipe)["train"]
+    assert not planner.validates_on_cpu(recipe, small)
+    assert planner.validates_on_cpu(recipe.model_copy(update={"validate": ValidateRecipe(device="cpu")}), small)
+    on_a_cpu = Planner(SMALL.inputs(), SMALL.scaling(), SMALL.target_scaling(), CPU)
+    assert not on_a_cpu.validates_on_cpu(recipe.model_copy(update={"validate": ValidateRecipe(device="cpu")}), small)
 
 
 def test_settings_without_effect_on_the_cpu_are_warned_of(tmp_path: Path) -> None:

@@ -92,7 +92,15 @@ class Planner:
 
     def needed_bytes(self, recipe: Recipe, plan: StagePlan) -> int:
         """What a stage takes of the device in all, with what no allocator counts."""
-        return max(plan.update.peak_bytes, self.validation(recipe, plan).peak_bytes) + self.allowance_bytes
+        validation = 0 if self.validates_on_cpu(recipe, plan) else self.validation(recipe, plan).peak_bytes
+        return max(plan.update.peak_bytes, validation) + self.allowance_bytes
+
+    def validates_on_cpu(self, recipe: Recipe, plan: StagePlan) -> bool:
+        """Whether validation leaves the GPU to training, as `validate.device` says: at cpu, and at auto where the GPU cannot hold it."""
+        if self.device.type == "cpu" or recipe.validate.device == "train":
+            return False
+        too_large = self.validation(recipe, plan).peak_bytes > recipe.memory.budget_mb * MIB - self.allowance_bytes
+        return too_large or recipe.validate.device == "cpu"
 
     def validation(self, recipe: Recipe, plan: StagePlan) -> PlannedPeak:
         """The peak of validation, with the optimizer's state where it must stay, or where it can."""
