@@ -6,14 +6,15 @@ import pynvml
 import pytest
 import torch
 
-from tftq.memory.counter import ByteCounter
+from tftq.memory.components import Components
+from tftq.memory.labels import LabellingCounter
 from tftq.memory.probe import MemoryProbe
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 def test_on_the_cpu_the_counter_counts_and_the_rest_is_none() -> None:
-    with ByteCounter() as counter:
+    with LabellingCounter() as counter:
         probe = MemoryProbe(CPU, counter)
         x = torch.zeros(100)
         del x
@@ -26,6 +27,24 @@ def test_on_the_cpu_the_counter_counts_and_the_rest_is_none() -> None:
         assert probe.read().peak == y.untyped_storage().nbytes()
 
 
+def test_what_is_held_is_told_apart_now_and_at_the_peak() -> None:
+    with LabellingCounter() as counter:
+        probe = MemoryProbe(CPU, counter)
+        assert probe.read().components is None  # nobody said whose it is
+        weight, state = torch.zeros(100, requires_grad=True), torch.zeros(200)
+        counter.track([weight], "parameters")
+        probe.held = lambda: Components(parameters=400, gradients=0, optimizer=0)
+        activation = weight.detach() + 1
+        del activation
+        reading = probe.read()
+    assert reading.components == {"parameters": 400, "gradients": 0, "optimizer": 0, "left_over": 800}
+    assert reading.peak_components is not None
+    assert reading.peak_components == {
+        **{"parameters": 400, "gradients": 0, "optimizer": 0, "workspace": 0},
+        **{"activations": 400, "left_over": state.untyped_storage().nbytes()},
+    }
+
+
 def test_without_a_counter_only_the_process_is_measured() -> None:
     probe = MemoryProbe(CPU)
     probe.reset_peak()
@@ -36,7 +55,7 @@ def test_without_a_counter_only_the_process_is_measured() -> None:
 
 
 def test_a_figure_that_fails_is_none_with_its_reason_and_the_others_stand(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken(ByteCounter):
+    class Broken(LabellingCounter):
         @property
         def live_bytes(self) -> int:
             raise RuntimeError("out of order")

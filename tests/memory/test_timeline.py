@@ -59,6 +59,8 @@ def test_a_whole_epoch_is_nine_of_nine(path: Path) -> None:
         "device_free": None,
         "rss": 7,
         "error": None,
+        "components": None,
+        "peak_components": None,
     }
     assert timeline.summary() == {
         "source": "counter",

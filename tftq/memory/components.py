@@ -15,25 +15,27 @@ class Components(NamedTuple):
     optimizer: int
 
 
-def component_bytes(model: nn.Module, optimizer: Optimizer | None = None) -> Components:
-    """The bytes of a model and of what training adds to it, wherever they lie.
+def component_bytes(model: nn.Module, optimizer: Optimizer | None = None, *, device: str | None = None) -> Components:
+    """The bytes of a model and of what training adds to it.
 
     Args:
         model: its parameters, buffers and gradients are counted.
         optimizer: its state is counted; 0 bytes without one, or before its first step.
+        device: count what lies on this device type alone, as "cuda"; None counts it wherever it lies.
     """
     parameters = list(model.parameters())
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     return Components(
-        parameters=storage_bytes([*parameters, *model.buffers()]),
-        gradients=storage_bytes(gradients),
-        optimizer=0 if optimizer is None else storage_bytes(state_tensors(optimizer)),
+        parameters=storage_bytes([*parameters, *model.buffers()], device=device),
+        gradients=storage_bytes(gradients, device=device),
+        optimizer=0 if optimizer is None else storage_bytes(state_tensors(optimizer), device=device),
     )
 
 
-def storage_bytes(tensors: Iterable[Tensor]) -> int:
-    """The bytes of the storages of tensors, shared ones once; of a tensor made of tensors, those of its parts."""
-    storages = {part.untyped_storage()._cdata: part.untyped_storage().nbytes() for tensor in tensors for part in _parts(tensor)}
+def storage_bytes(tensors: Iterable[Tensor], *, device: str | None = None) -> int:
+    """The bytes of the storages of tensors, shared ones once; of a tensor made of tensors, those of its parts; on one device or all."""
+    parts = (part for tensor in tensors for part in _parts(tensor) if device is None or part.device.type == device)
+    storages = {part.untyped_storage()._cdata: part.untyped_storage().nbytes() for part in parts}
     return sum(storages.values())
 
 

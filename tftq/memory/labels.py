@@ -61,6 +61,14 @@ class LabellingCounter(ByteCounter):
         super().reset_peak()
         self._at_peak = self._by_label.copy()
 
+    def track(self, tensors: Iterable[Tensor], label: str | None = None) -> None:
+        """As `ByteCounter.track`, and say what they are for."""
+        tensors = list(tensors)
+        super().track(tensors)
+        if label is not None:
+            for tensor in tensors:
+                self._label(tensor.untyped_storage(), label)
+
     def label_everything(self, label: str) -> None:
         """Label what is live now."""
         for reference in list(self._live.values()):

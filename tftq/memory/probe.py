@@ -2,16 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import psutil
 import pynvml
 import torch
 
-from tftq.memory.counter import ByteCounter
+from tftq.memory.components import Components
+from tftq.memory.labels import LabellingCounter
 from tftq.memory.nvml import free_bytes_reader
 
 Source = Literal["cuda", "counter", "rss"]
+Figure = TypeVar("Figure")
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class Reading:
     device_free: int | None  # free on the GPU, other processes counted
     rss: int | None  # resident memory of this process
     error: str | None = None
+    components: dict[str, int] | None = None  # what is allocated: parameters, gradients, optimizer and what is left over
+    peak_components: dict[str, int] | None = None  # the same of the peak, with activations and workspace
 
 
 class MemoryProbe:
@@ -35,11 +39,13 @@ class MemoryProbe:
 
     Attributes:
         source: where `allocated` and `peak` come from: the allocator of "cuda", the byte "counter", or nowhere ("rss").
+        held: what tells how many bytes parameters, gradients and optimizer take on the device; None until it is known who has them.
         note: why the GPU's free memory comes from CUDA and not from NVML; None where it does come from NVML, or there is no GPU.
     """
 
-    def __init__(self, device: torch.device, counter: ByteCounter | None = None) -> None:
+    def __init__(self, device: torch.device, counter: LabellingCounter | None = None) -> None:
         self.source: Source = "cuda" if device.type == "cuda" else "rss" if counter is None else "counter"
+        self.held: Callable[[], Components] | None = None
         self.note: str | None = None
         self._device, self._counter, self._process = device, counter, psutil.Process()
         self._device_free: Callable[[], int] | None = None
@@ -61,7 +67,9 @@ class MemoryProbe:
             _attempt("device_free", self._device_free, errors),
             _attempt("rss", lambda: self._process.memory_info().rss, errors),
         )
-        return Reading(*values, error="; ".join(errors) or None)
+        components = _attempt("components", self._held(values[0]), errors)
+        peak_components = _attempt("peak components", self._at_peak(values[2], components), errors)
+        return Reading(*values, "; ".join(errors) or None, components, peak_components)
 
     def reset_peak(self) -> None:
         """Let the peak begin again at what is allocated now."""
@@ -84,11 +92,37 @@ class MemoryProbe:
             return None, None, None
         return lambda: counter.live_bytes, None, lambda: counter.peak_bytes
 
+    def _held(self, allocated: int | None) -> Callable[[], dict[str, int]] | None:
+        """What reads the components of what is allocated."""
+        held = self.held
+        if held is None or allocated is None:
+            return None
+
+        def components() -> dict[str, int]:
+            found = held()
+            return {**found._asdict(), "left_over": allocated - sum(found)}
+
+        return components
+
+    def _at_peak(self, peak: int | None, components: dict[str, int] | None) -> Callable[[], dict[str, int]] | None:
+        """What reads the components of the peak; what is left over now is taken to have been there already."""
+        counter = self._counter
+        if counter is None or peak is None or components is None:
+            return None
+
+        def at_peak() -> dict[str, int]:
+            labelled = counter.labelled_at_peak
+            rest = peak - sum(labelled.values())
+            left_over = min(components["left_over"], rest)
+            return {**labelled, "activations": rest - left_over, "left_over": left_over}
+
+        return at_peak
+
     def _free_by_cuda(self) -> int:
         return torch.cuda.mem_get_info(self._device)[0]
 
 
-def _attempt(name: str, read: Callable[[], int] | None, errors: list[str]) -> int | None:
+def _attempt(name: str, read: Callable[[], Figure] | None, errors: list[str]) -> Figure | None:
     """A figure, or None with its reason noted: a probe must not end the training that it watches, nor hide that it failed."""
     if read is None:
         return None

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
-from tftq.memory.counter import ByteCounter
+from tftq.memory.components import component_bytes
+from tftq.memory.labels import LabellingCounter
 from tftq.memory.probe import MemoryProbe
 from tftq.memory.timeline import Timeline
 
@@ -24,7 +26,8 @@ class MemoryWatch:
     """
 
     def __init__(self, path: Path, device: torch.device) -> None:
-        self._counter = ByteCounter("cpu") if device.type == "cpu" else None
+        self._device = device
+        self._counter = LabellingCounter("cpu") if device.type == "cpu" else None
         self.probe = MemoryProbe(device, self._counter)
         self.timeline = Timeline(path, self.probe)
 
@@ -34,8 +37,12 @@ class MemoryWatch:
         if self._counter is None:
             yield
             return
-        with self._counter:
+        with self._counter, self._counter.labelling(model):
             if model is not None:
-                self._counter.track([*model.parameters(), *model.buffers()])
+                self._counter.track([*model.parameters(), *model.buffers()], "parameters")
             self.probe.reset_peak()
             yield
+
+    def follow(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """From now on, records say what of the memory belongs to whom."""
+        self.probe.held = lambda: component_bytes(model, optimizer, device=self._device.type)

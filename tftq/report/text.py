@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from tftq.export.publish import Exported
+from tftq.memory.ledger import Ledger
 from tftq.memory.timeline import Timeline
 from tftq.model.tabulate import KNOT_COUNTS, TOLERANCE, TabulatedVariable
 from tftq.recipe.schema import Format
@@ -24,6 +26,17 @@ def memory_line(timeline: Timeline, plans: Mapping[str, StagePlan]) -> str:
     measured = "not measured" if peak is None else f"{peak / 2**20:.0f} MiB"
     lines = [f"memory peak {measured} (planned {planned / 2**20:.0f}), {timeline} records"]
     return "\n  ".join([*lines, *timeline.missing])
+
+
+def ledger_table(stage: str, ledger: Ledger) -> Table:
+    """What a stage's peak was made of, beside what each kind of memory may take."""
+    table = Table(title=f"Memory of {stage} at its peak, MiB", box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("", "measured", "budget", "verdict"):
+        table.add_column(name, justify="right" if name in ("measured", "budget") else "left")
+    for row in ledger.rows:
+        sizes = (None if size is None else f"{size / 2**20:,.1f}" for size in (row.measured_bytes, row.budget_bytes))
+        table.add_row(row.name, *sizes, row.verdict)
+    return table
 
 
 def validation_line(what: str, training: Training, naive: float) -> str:

@@ -1,0 +1,120 @@
+"""The ledger of a run: what every byte at a peak was for, phase by phase, beside what each kind may take."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+MIB = 2**20
+COMPONENTS = ("parameters", "gradients", "optimizer", "activations", "workspace", "left_over")
+"""What the bytes at a peak are for; left over is what is still there afterwards and belongs to none of the others."""
+
+# The budgets this project began with, MiB. No run fails for them; what it may take as a whole is for memory.budget_mb to say.
+BUDGETS_MB = {"parameters": 300, "forward": 200, "backward": 200, "optimizer": 200}
+PEAK_MB = 1000  # or memory.budget_mb where that is less
+_PARTS = {
+    "parameters": ("parameters",),
+    "forward": ("activations", "workspace"),
+    "backward": ("gradients",),
+    "optimizer": ("optimizer",),
+    "left over": ("left_over",),
+}
+
+Stack = Mapping[str, int | None]
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kind of memory at a stage's peak.
+
+    Attributes:
+        name: parameters, forward, backward, optimizer, left over or peak.
+        measured_bytes: at the peak; None where it was not measured.
+        budget_bytes: what it may take; None where it has no budget.
+    """
+
+    name: str
+    measured_bytes: int | None
+    budget_bytes: int | None
+
+    @property
+    def verdict(self) -> str:
+        """In a word or two."""
+        if self.measured_bytes is None:
+            return "not measured"
+        if self.budget_bytes is None:
+            return ""
+        beyond = self.measured_bytes - self.budget_bytes
+        return "within" if beyond <= 0 else f"over by {beyond / MIB:,.1f}"
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """One stage's, "train" or "qat".
+
+    Attributes:
+        rows: at the stage's peak, each with its budget.
+        phases: phase -> what its highest peak was made of; the peak of a phase is of what led up to its record.
+    """
+
+    rows: list[Row]
+    phases: dict[str, Stack]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain types, for summary.json."""
+        return {"rows": [{**asdict(row), "verdict": row.verdict} for row in self.rows], "phases": self.phases}
+
+
+def read_records(path: Path) -> list[Record]:
+    """The lines of a memory.jsonl."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def ledgers(records: Sequence[Record], budget_mb: int) -> dict[str, Ledger]:
+    """The ledger of each stage that has records.
+
+    Args:
+        records: of memory.jsonl.
+        budget_mb: of the recipe.
+    """
+    stages = dict.fromkeys(record["stage"] for record in records)
+    return {stage: _ledger([record for record in records if record["stage"] == stage], budget_mb) for stage in stages}
+
+
+def stack_of(record: Record) -> dict[str, int | None]:
+    """What a record's peak was made of, component by component; None for what was not measured.
+
+    A GPU's allocator does not tell what its peak was made of: there, parameters, gradients, optimizer and left over are those that were
+    live at the record, and the rest of the peak counts as activations, the workspace among them.
+    """
+    if record["peak_components"] is not None:
+        return {name: record["peak_components"][name] for name in COMPONENTS}
+    live, peak = record["components"], record["peak"]
+    if live is None or peak is None:
+        return dict.fromkeys(COMPONENTS)
+    return {**dict.fromkeys(COMPONENTS), **live, "activations": peak - sum(live.values())}
+
+
+def stack_at_peak(records: Iterable[Record]) -> dict[str, int | None]:
+    """What the highest peak of some records was made of."""
+    highest = max(records, key=lambda record: record["peak"] or 0, default=None)
+    return dict.fromkeys(COMPONENTS) if highest is None else stack_of(highest)
+
+
+def _ledger(records: Sequence[Record], budget_mb: int) -> Ledger:
+    stack = stack_at_peak(records)
+    rows = []
+    for name, parts in _PARTS.items():
+        known = [size for part in parts if (size := stack[part]) is not None]
+        budget = BUDGETS_MB.get(name)
+        rows.append(Row(name, sum(known) if known else None, None if budget is None else budget * MIB))
+    peak = max((record["peak"] for record in records if record["peak"] is not None), default=None)
+    rows.append(Row("peak", peak, min(PEAK_MB, budget_mb) * MIB))
+    phases = dict.fromkeys(_phase(record) for record in records)
+    return Ledger(rows, {phase: stack_at_peak(record for record in records if _phase(record) == phase) for phase in phases})
+
+
+def _phase(record: Record) -> str:
+    return "TRAIN_BATCH" if record["phase"].startswith("TRAIN_BATCH") else record["phase"]
