@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tests.conftest import ROOT, SMALL, Run
-from tests.data.helpers import BEGIN, MINUTE, bar_columns, bars_recipe, table_columns, take, write
+from tests.data.helpers import BEGIN, MINUTE, bar_columns, bars_recipe, table_columns, table_recipe, take, write
 from tests.export.stub import write_stub
 from tests.serving import bars_model, table_model
 from tftq.cli import main
@@ -134,6 +134,20 @@ def test_w3_exactly_the_lookback_and_the_known_future(tmp_path: Path) -> None:
         found = all_of(predict(tmp_path / "m.onnx", path, newest=newest))
         np.testing.assert_allclose(found.values, model(rows[None, :4], rows[None, 4:, 1:]), atol=1e-7)
         assert found.times.tolist() == [[BEGIN + 4 * HOUR, BEGIN + 5 * HOUR]] and found.last_close is None and found.prices is None
+        notes = predict(tmp_path / "m.onnx", path, newest=newest).notes
+        assert notes == ["the last 2 rows, from 2024-01-08T04:00:00Z on, are taken for what is known of the future"]
+
+
+def test_rows_too_alike_to_learn_from_can_be_forecast(tmp_path: Path) -> None:
+    model = table_model(tmp_path / "m.onnx")
+    columns = table_columns(6)
+    columns["y"] = 4000 + columns["y"] / 1000
+    path = write(tmp_path / "t.parquet", columns)
+    with pytest.raises(DataError, match="float32 tells only steps"):
+        load_datasets(table_recipe(path))
+    rows = np.stack([columns["y"], columns["x"]], axis=1).astype(np.float32)
+    found = all_of(predict(tmp_path / "m.onnx", path))
+    np.testing.assert_allclose(found.values, model(rows[None, :4], rows[None, 4:, 1:]), atol=1e-6)
 
 
 def test_a_future_that_is_not_known(tmp_path: Path) -> None:

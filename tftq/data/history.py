@@ -149,20 +149,24 @@ def _read(recipe: BarsRecipe | TableRecipe) -> Source:
     """Rows, and the starts of the windows whose history is complete: to the readers, windows without a horizon."""
     if recipe.kind == "bars":
         return load_bars(recipe.model_copy(update={"horizon": 0}))
-    source = read_table(recipe.model_copy(update={"horizon": 0, "missing": "drop"}))  # rows that are not complete may be the future
-    if recipe.missing == "refuse":
-        _refuse_missing(source)
-    return source
-
-
-def _refuse_missing(source: Source) -> None:
-    """Refuse a missing value before the last complete row; those after it are what the file knows of the future."""
+    # Rows that are not complete may be what is known of the future.
+    source = read_table(recipe.model_copy(update={"horizon": 0, "missing": "drop"}), learned=False)
     absent = ~source.rows.isfinite()
-    complete = torch.nonzero(~absent.any(1)).flatten()
-    past = absent[: int(complete[-1])]
+    complete = int(torch.nonzero(~absent.any(1))[-1])  # the last row that is
+    notes = source.notes
+    if recipe.missing == "refuse":
+        _refuse_missing(source, absent[:complete])
+        notes = [note for note in notes if "missing" not in note]  # what is missing is the future
+    if complete + 1 < len(source.rows):
+        begin = iso(int(source.times[complete + 1]))
+        notes = [*notes, f"the last {len(source.rows) - complete - 1} rows, from {begin} on, are taken for what is known of the future"]
+    return replace(source, notes=notes)
+
+
+def _refuse_missing(source: Source, absent: Tensor) -> None:
     faults = [
         f"column {column.name!r}: {int(missing.sum())} missing, first at {iso(int(source.times[missing.nonzero()[0, 0]]))}"
-        for column, missing in zip(source.inputs.history, past.T, strict=True)
+        for column, missing in zip(source.inputs.history, absent.T, strict=True)
         if missing.any()
     ]
     if faults:

@@ -24,12 +24,13 @@ LARGEST = 1e30  # leaves room for squares and sums in float32
 RESOLVED_STEPS = 1000  # float32 must tell so many values apart over a column's range
 
 
-def read_table(recipe: TableRecipe, keep: Keep = in_memory) -> Source:
+def read_table(recipe: TableRecipe, keep: Keep = in_memory, *, learned: bool = True) -> Source:
     """Read a parquet or CSV table. The target's own past is the first observed column.
 
     Args:
         recipe: the recipe's `data` part.
         keep: where the rows go.
+        learned: whether scalings are fitted to the rows, for which float32 must tell a column's values apart.
 
     Returns:
         Its rows, windows and target.
@@ -51,10 +52,10 @@ def read_table(recipe: TableRecipe, keep: Keep = in_memory) -> Source:
     times, notes = nanoseconds(file, recipe.time, recipe.time_zone, refuse_naive=False)
     order = RowOrder(np.ones(file.rows, bool), times, np.zeros(file.rows, np.int64), (recipe.target,), recipe.duplicates)
     values = np.empty((len(order), len(names) + len(clock)), np.float32)
-    target = _column(file, order, recipe.target)
+    target = _column(file, order, recipe.target, learned)
     values[:, 0] = target
     for index, name in enumerate(names[1:], start=1):
-        values[:, index] = _column(file, order, name)
+        values[:, index] = _column(file, order, name, learned)
     rows = order.rows({recipe.target: target}, recipe.missing)
     needs = Needs(0, recipe.lookback, recipe.horizon)
     segments, cuts = usable(rows, needs)
@@ -75,15 +76,15 @@ def read_table(recipe: TableRecipe, keep: Keep = in_memory) -> Source:
     )
 
 
-def _column(file: Columns, order: RowOrder, name: str) -> np.ndarray:
-    """A column in order; refused where float32, which everything after computes in, could not hold its values or tell them apart."""
+def _column(file: Columns, order: RowOrder, name: str, learned: bool) -> np.ndarray:
+    """A column in order; refused where float32, in which all else computes, cannot hold its values or, to learn, tell them apart."""
     values = order.column(name, numbers(file, name))
     finite = values[np.isfinite(values)]
     largest, width = np.abs(finite).max(initial=0), np.ptp(finite) if len(finite) else 0.0
     if largest > LARGEST:
         raise DataError(f"column {name!r} holds {largest:g}; allowed are numbers up to {LARGEST:g}: scale the column down")
     step = np.spacing(np.float32(largest))
-    if 0 < width < RESOLVED_STEPS * step:
+    if learned and 0 < width < RESOLVED_STEPS * step:
         raise DataError(
             f"column {name!r}: its values lie within {width:g} of each other near {largest:g}, where float32 tells only steps of "
             f"{step:g} apart; subtract a constant from the column"
