@@ -176,7 +176,7 @@ def predict(
     """Prepare the forecasts of a file of data.
 
     Args:
-        model: an exported .onnx file, a folder of them, or the folder of a run, of which the smallest that keeps its accuracy is taken.
+        model: an exported .onnx file, a folder of them, or the folder of a run, of which the first of `PREFERRED` is taken.
         data: a parquet or CSV file of the kind that the model was trained on.
         newest: forecast the newest window alone; a parquet file is then read from its end as far as that needs.
         kind: which of a folder's formats to take.

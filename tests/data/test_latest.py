@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.data.helpers import BEGIN, MINUTE, SHARED, bar_columns, bars_recipe, table_columns, table_recipe, take, write
 from tests.data.test_bars import ZOO, needs_shared
 from tftq.data.history import History, read_history
+from tftq.errors import DataError
 from tftq.recipe.schema import BarsRecipe, TableRecipe
 
 HOUR = 60 * MINUTE
@@ -119,3 +120,9 @@ def test_tables_with_what_is_known_of_the_future(tmp_path: Path, group: int | No
     pq.write_table(pa.table(columns), path, row_group_size=group)
     history = newest(table_recipe(path, calendar=["hour"]), HOUR)
     assert streamed(history) and history.origins(torch.tensor([0])) == BEGIN + 49 * HOUR and len(history.rows) == 4 + 2
+
+
+def test_a_damaged_file_is_refused_by_its_reader(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(DataError, match=r"a\.parquet cannot be read"):
+        read_history(bars_recipe(tmp_path / "a.parquet"), MINUTE, newest=True)
