@@ -19,8 +19,12 @@ def epoch(number: int, train: float, validation: float | None, **rates: float) -
 
 
 def record(stage: str, number: int, phase: str, peak: int | None, error: str | None = None) -> dict[str, Any]:
-    """A line of memory.jsonl."""
-    return {"stage": stage, "epoch": number, "phase": phase, "source": "counter", "peak": peak, "rss": 900 * MIB, "error": error}
+    """A line of memory.jsonl; a quarter of a peak is parameters, the rest activations."""
+    made_of = None
+    if peak is not None:
+        made_of = {"parameters": peak // 4, "gradients": 0, "optimizer": 0, "activations": 3 * peak // 4, "workspace": 0, "left_over": 0}
+    common = {"stage": stage, "epoch": number, "phase": phase, "source": "counter", "peak": peak, "rss": 900 * MIB, "error": error}
+    return {**common, "components": None, "peak_components": made_of}
 
 
 def model(risk: float, size: int) -> dict[str, Any]:
@@ -59,7 +63,6 @@ def summary(name: str = "made_up", risk: float = 0.4, naive: float = 0.8) -> dic
             "checkpoints_recorded": 4,
             "missing": [],
             "planned_peak_bytes": 50 * MIB,
-            "components": {"parameters": 10 * MIB, "activations": 30 * MIB},
         },
         "models": {"fp32": model(0.395, 4_000_000), "int8_qat": model(risk, 1_000_000)},
         "notes": ["train: 100 windows", "3 rows dropped: empty target"],

@@ -78,8 +78,11 @@ def test_the_page_tells_every_figure(tmp_path: Path) -> None:
     assert found["integer products"] == ["0 of 20", "19 of 20"] and found["INT8 share of weights"] == ["87.5%", "87.5%"]
     assert found["load"][0] == "40 ms" and found["coverage"][0] == "81.0%" and found["largest difference from torch"][0] == "3.5e-07"
     assert found["distance from torch"] == ["1.5e-07|<= 0.0001", "passed"]
-    assert found["activations"] == ["30.0", "75%"]
-    assert found["VALIDATION_END"] == ["–", "20.0"] and found["TRAIN_BATCH"] == ["40.0", "–"]
+    assert "What the peak of train was made of" in text and "What the peak of qat was made of" in text
+    assert found["forward"] == ["15.0", "200.0", "within"]  # of qat, which comes last
+    assert found["backward"] == ["0.0", "200.0", "within"] and found["peak"] == ["20.0", "512.0", "within"]
+    assert found["qat VALIDATION_END"] == ["5.0", "0.0", "0.0", "15.0", "0.0", "0.0", "20.0"]
+    assert found["train TRAIN_BATCH"] == ["10.0", "0.0", "0.0", "30.0", "0.0", "0.0", "40.0"]
     assert found["q1"] == ["0.24", "0.29", "5e-05", "5e-05"] and found["1"] == ["0.5", "–", "0.002", "0.001"]
     assert found["git"] == ["commit abc123, dirty yes"] and found["cuda"] == ["none"] and found["torch"] == ["2.13.0"]
 
@@ -154,7 +157,7 @@ def test_what_memory_lacks_is_named(tmp_path: Path) -> None:
     text = read(folder).text
     assert "train epoch 1 TRAIN_BATCH_0: peak: <gone>" in text and "1 of 4 memory records, see Memory" in text
     assert text.count("not measured") == 3 and 'class="gap"' in page and 'class="verdict bad"' in page
-    assert cells(folder)["TRAIN_BATCH"] == ["–"]
+    assert cells(folder)["train TRAIN_BATCH"] == 7 * ["–"]
 
 
 def test_resident_memory_where_tensors_are_not_counted(tmp_path: Path) -> None:
@@ -162,7 +165,16 @@ def test_resident_memory_where_tensors_are_not_counted(tmp_path: Path) -> None:
     found["memory"]["source"] = "rss"
     folder = write_folder(tmp_path, found, qat=False)
     lines(folder / "memory.jsonl", [record("train", 1, "EPOCH_START", None) | {"source": "rss"}])
-    assert "by the process as a whole" in read(folder).text and cells(folder)["EPOCH_START"] == ["900.0"]
+    assert "by the process as a whole" in read(folder).text and "not told apart" in read(folder).text
+    assert cells(folder)["parameters"] == ["–", "300.0", "not measured"]
+
+
+def test_a_budget_within_sight_is_drawn(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, summary())
+    assert "budget 512<" not in write_report(folder).read_text(encoding="utf-8")  # ten times the planned peak
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("512", "80"))
+    assert "budget 80<" in write_report(folder).read_text(encoding="utf-8")
 
 
 def test_skipped_updates_are_told(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_many_columns_stay_readable() -> None:
 
 
 def test_bars_begin_at_zero_and_gaps_are_marked() -> None:
-    chart = bar_chart("peak", {"a": [5.0, None, None], "b": [None, 10.0, None]}, {0: "1"}, axis="epoch", line=(8.0, "planned 8"))
+    chart = bar_chart("peak", {"a": [5.0, None, None], "b": [None, 10.0, None]}, {0: "1"}, axis="epoch", marks={"planned 8": 8.0})
     first, second, gap = (path.attrib["d"] for path in elements(chart, "path"))
     bottom, *_ = (float(line.attrib["y1"]) for line in elements(chart, "line"))  # the grid's lowest line: 0
     half, whole = (bottom - float(re.findall(r"V([\d.]+)", path)[0]) for path in (first, second))
@@ -77,4 +77,12 @@ def test_bars_begin_at_zero_and_gaps_are_marked() -> None:
 
 
 def test_no_gap_no_mark() -> None:
-    assert "not measured" not in bar_chart("peak", {"a": [5.0]}, {0: "1"}, axis="epoch", line=(8.0, "planned"))
+    assert "not measured" not in bar_chart("peak", {"a": [5.0]}, {0: "1"}, axis="epoch", marks={})
+
+
+def test_bars_are_stacked() -> None:
+    chart = bar_chart("peak", {"a": [6.0], "b": [4.0]}, {0: "1"}, axis="epoch", marks={"sum": 10.0})
+    lower, upper = (path.attrib["d"] for path in elements(chart, "path"))
+    top_of_lower, top = (float(re.findall(r"V([\d.]+)", path)[0]) for path in (lower, upper))
+    assert f" {top_of_lower}V" in upper  # it begins where the lower one ends
+    assert [float(line.attrib["y1"]) for line in elements(chart, "line")][-1] == top  # the mark at their sum

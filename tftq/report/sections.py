@@ -1,15 +1,16 @@
 """How the run went: training, memory, data; and at the end what it ran on and with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from tftq.memory.ledger import COMPONENTS, Ledger, Record, Row, Stack, ledgers, stack_of
 from tftq.report.facts import Facts
 from tftq.report.html import Html, join, listing, section, table, tag
 from tftq.report.svg import bar_chart, line_chart
 from tftq.report.verdict import MIB
 
 QAT = "QAT"
-_VALIDATING = ("VALIDATION_START", "VALIDATION_END", "AFTER_VALIDATION")  # a record's peak is of what led up to it
+BUDGET_IN_SIGHT = 2  # a budget so many times higher than the highest bar is not drawn: the bars would be lost below it
 
 
 def curves(facts: Facts) -> Html:
@@ -50,25 +51,21 @@ def curves(facts: Facts) -> Html:
 
 
 def memory(facts: Facts) -> Html:
-    """The peak beside the plan, what it is made of, and the course over the phases."""
+    """The peak beside the plan, what it was made of, each kind beside its budget, and the course over the records."""
     found = facts.summary["memory"]
     source = {"cuda": "PyTorch's allocator", "counter": "the byte counter", "rss": "the process as a whole"}[found["source"]]
-    peak, planned = found["peak_bytes"], found["planned_peak_bytes"]
+    peak, planned, budget = found["peak_bytes"], found["planned_peak_bytes"], facts.recipe["memory"]["budget_mb"]
     measured = "not measured" if peak is None else f"{peak / MIB:,.1f} MiB"
     line = (
-        f"Peak {measured} by {source}, planned {planned / MIB:,.1f} MiB, budget {facts.recipe['memory']['budget_mb']:,} MiB. "
+        f"Peak {measured} by {source}, planned {planned / MIB:,.1f} MiB, budget {budget:,} MiB. "
         f"{found['checkpoints_recorded']} of {found['checkpoints_expected']} records."
     )
     missing = [tag("div", tag("p", "Missing records:"), listing(found["missing"]), class_="bad")] if found["missing"] else []
-    shares = [[name, f"{size / MIB:,.1f}", f"{size / sum(found['components'].values()):.0%}"] for name, size in found["components"].items()]
-    parts = tag(
-        "div",
-        tag("h3", "What the training peak is made of"),
-        table(["", "MiB", "share"], shares),
-        tag("p", "Parameters and optimizer as counted after training, the rest as planned.", class_="soft"),
-    )
-    phases = tag("div", tag("h3", "Highest peak leading up to each phase"), _phases(facts))
-    return section("Memory", tag("p", line), *missing, tag("div", tag("div", _course(facts, planned), parts), phases, class_="side"))
+    books = ledgers(facts.records, budget)
+    parts = [part for stage, ledger in books.items() for part in (tag("h3", f"What the peak of {stage} was made of"), _rows(ledger))]
+    course = tag("div", _course(facts, planned, budget), tag("div", *parts), class_="side")
+    details = tag("details", tag("summary", "Every phase's highest peak in figures, MiB"), _phases(books))
+    return section("Memory", tag("p", line), *missing, course, details)
 
 
 def data(facts: Facts) -> Html:
@@ -90,50 +87,58 @@ def recipe(facts: Facts) -> Html:
     return section("Recipe", tag("pre", facts.recipe_text))
 
 
-def _course(facts: Facts, planned: int) -> Html:
-    """A bar for each record."""
-    records = facts.records
-    groups: dict[str, list[float | None]] = {name: [None] * len(records) for name in ("training", "validation", "other")}
-    for column, record in enumerate(records):
-        peak = _peak(record)
-        groups[_group(record["phase"])][column] = None if peak is None else peak / MIB
+def _rows(ledger: Ledger) -> Html:
+    """Each kind of memory beside what it may take."""
+    rows = [[row.name, _mib(row.measured_bytes), _mib(row.budget_bytes), _verdict(row)] for row in ledger.rows]
+    return table(["", "MiB", "budget", ""], rows)
+
+
+def _verdict(row: Row) -> Html:
+    return tag("span", row.verdict, class_="good" if row.verdict == "within" else "bad")
+
+
+def _course(facts: Facts, planned: int, budget_mb: int) -> Html:
+    """A bar for each record, of what its peak was made of."""
+    stacks = [_stack(record) for record in facts.records]
+    groups = {name: [None if (size := stack[name]) is None else size / MIB for stack in stacks] for name in stacks[0]}
+    shown = {name.replace("_", " "): values for name, values in groups.items() if any(values)} or groups
+    highest = max((sum(filter(None, stack.values())) for stack in stacks), default=0)
+    marks = {f"planned {planned / MIB:,.0f}": planned / MIB}
+    if budget_mb * MIB <= BUDGET_IN_SIGHT * max(highest, planned):
+        marks[f"budget {budget_mb:,}"] = budget_mb
     labels = {
-        column: _epoch_label(record["stage"], record["epoch"]) for column, record in enumerate(records) if record["phase"] == "EPOCH_START"
+        column: _epoch_label(record["stage"], record["epoch"])
+        for column, record in enumerate(facts.records)
+        if record["phase"] == "EPOCH_START"
     }
-    quantized = [column for column, record in enumerate(records) if record["stage"] == "qat"]
-    return bar_chart(
-        "Peak before each record, MiB",
-        groups,
-        labels,
-        axis="epoch",
-        line=(planned / MIB, f"planned {planned / MIB:,.0f}"),
-        shade=(quantized[0], QAT) if quantized else None,
-    )
+    quantized = [column for column, record in enumerate(facts.records) if record["stage"] == "qat"]
+    shade = (quantized[0], QAT) if quantized else None
+    return bar_chart("What each record's peak was made of, MiB", shown, labels, axis="epoch", marks=marks, shade=shade)
 
 
-def _phases(facts: Facts) -> Html:
-    """The highest peak of each phase over the epochs, a column for each stage."""
-    stages = list(dict.fromkeys(record["stage"] for record in facts.records))
-    highest: dict[str, dict[str, int]] = {}
-    for record in facts.records:
-        peaks = highest.setdefault("TRAIN_BATCH" if record["phase"].startswith("TRAIN_BATCH") else record["phase"], {})
-        peak = _peak(record)
-        if peak is not None:
-            peaks[record["stage"]] = max(peak, peaks.get(record["stage"], 0))
-    rows = [[phase, *(f"{peaks[stage] / MIB:,.1f}" if stage in peaks else "–" for stage in stages)] for phase, peaks in highest.items()]
-    return table(["", *(f"{stage}, MiB" for stage in stages)], rows)
+def _stack(record: Record) -> dict[str, int | None]:
+    """The components of a record's peak, or the peak itself where nothing tells them apart."""
+    stack = stack_of(record)
+    whole = record["rss" if record["source"] == "rss" else "peak"]
+    return {**stack, "not told apart": whole if not any(stack.values()) else None}
 
 
-def _peak(record: dict[str, Any]) -> int | None:
-    """What a record says of the peak: of tensors, or of the process where nothing counts those."""
-    peak: int | None = record["rss" if record["source"] == "rss" else "peak"]
-    return peak
+def _phases(books: Mapping[str, Ledger]) -> Html:
+    """What each phase's highest peak was made of; a peak is of what led up to the phase's record."""
+    rows = [
+        [f"{stage} {phase}", *(_mib(stack[name]) for name in COMPONENTS), _mib(_total(stack))]
+        for stage, ledger in books.items()
+        for phase, stack in ledger.phases.items()
+    ]
+    return table(["", *(name.replace("_", " ") for name in COMPONENTS), "peak"], rows)
 
 
-def _group(phase: str) -> str:
-    if phase.startswith("TRAIN_BATCH") or phase == "AFTER_TRAINING":
-        return "training"
-    return "validation" if phase in _VALIDATING else "other"
+def _total(stack: Stack) -> int | None:
+    return sum(filter(None, stack.values())) if any(size is not None for size in stack.values()) else None
+
+
+def _mib(size: int | None) -> str:
+    return "–" if size is None else f"{size / MIB:,.1f}"
 
 
 def _epoch_label(stage: str, epoch: int) -> str:

@@ -3,10 +3,12 @@
 # Colours that stay apart for every kind of colour blindness (Okabe and Ito, 2008); in print, lines differ by their dashes too.
 STYLE = """
 :root { --page: #fff; --text: #1d2430; --soft: #5b6675; --line: #dce1e8; --panel: #f5f7fa;
-  --good: #00785a; --bad: #b34700; --c0: #0072b2; --c1: #d55e00; --c2: #009e73; --c3: #a05a86; color-scheme: light dark; }
+  --good: #00785a; --bad: #b34700; --c0: #0072b2; --c1: #d55e00; --c2: #009e73; --c3: #a05a86;
+  --c4: #e69f00; --c5: #7f8b99; --c6: #56b4e9; color-scheme: light dark; }
 @media screen and (prefers-color-scheme: dark) {
   :root { --page: #14181f; --text: #e4e8ee; --soft: #9aa5b4; --line: #313946; --panel: #1d232c;
-    --good: #3fc79c; --bad: #f0964f; --c0: #56b4e9; --c1: #f08a3c; --c2: #3fc79c; --c3: #d79ac0; } }
+    --good: #3fc79c; --bad: #f0964f; --c0: #56b4e9; --c1: #f08a3c; --c2: #3fc79c; --c3: #d79ac0;
+    --c4: #f0c04a; --c5: #8d99a8; --c6: #9ad0f5; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1.5rem 1rem 3rem; max-width: 66rem; background: var(--page); color: var(--text);
   font: 16px/1.5 system-ui, sans-serif; }
@@ -44,11 +46,13 @@ figcaption b { margin-right: .4rem; color: var(--text); }
 svg { display: block; width: 100%; height: auto; }
 svg text { fill: var(--soft); font-size: 12px; }
 .c0 { --colour: var(--c0); } .c1 { --colour: var(--c1); } .c2 { --colour: var(--c2); } .c3 { --colour: var(--c3); }
+.c4 { --colour: var(--c4); } .c5 { --colour: var(--c5); } .c6 { --colour: var(--c6); }
 .gap { --colour: var(--bad); }
 .grid { stroke: var(--line); }
 .band { fill: var(--panel); }
 .line { fill: none; stroke: var(--colour); stroke-width: 2; stroke-linejoin: round; }
 .line.c1 { stroke-dasharray: 7 3; } .line.c2 { stroke-dasharray: 2 3; } .line.c3 { stroke-dasharray: 9 3 2 3; }
+.line.c4 { stroke-dasharray: 12 3; } .line.c5 { stroke-dasharray: 4 2; } .line.c6 { stroke-dasharray: 9 3 2 3 2 3; }
 .dot, .bar { fill: var(--colour); }
 path.gap { fill: var(--bad); opacity: .35; }
 .halo { paint-order: stroke; stroke: var(--page); stroke-width: 4px; }

@@ -9,7 +9,7 @@ from tftq.report.html import Html, join, tag
 WIDTH, HEIGHT = 460, 250  # close to the width of a phone, so that the text stays readable there
 LEFT, RIGHT, TOP, BOTTOM = 54, 8, 14, 40
 MAX_LABELS = 10
-COLOURS = 4  # in the style: c0, c1 and so on
+COLOURS = 7  # in the style: c0, c1 and so on
 DOTTED = 40  # columns up to which each value is marked with a dot
 
 Values = Sequence[float | None]  # one for each column; None where there is none
@@ -87,34 +87,41 @@ def bar_chart(
     labels: Mapping[int, str],
     *,
     axis: str,
-    line: tuple[float, str],
+    marks: Mapping[str, float],
     shade: tuple[int, str] | None = None,
 ) -> Html:
-    """A bar for each column, coloured by group, from zero; a column without any value is marked as missing.
+    """A bar for each column, from zero, its groups stacked in their order; a column without any value is marked as missing.
 
     Args:
         title: says the unit too.
-        groups: name -> its value at each column; a column has one in at most one group.
+        groups: name -> its value at each column.
         labels: column -> what stands below it.
         axis: the name of the horizontal axis.
-        line: a value to compare with, drawn across, and its name.
+        marks: name -> a value to compare with, drawn across.
         shade: the first column of the last part, and that part's name.
     """
-    columns = len(next(iter(groups.values())))
-    frame = _Frame(columns, 0.0, 1.15 * max(_known(chain([line[0]], *groups.values()))))
+    columns = list(zip(*groups.values(), strict=True))
+    heights = [sum(_known(column)) for column in columns]
+    frame = _Frame(len(columns), 0.0, 1.15 * max([*heights, *marks.values()]))
     parts = frame.band(*shade) if shade else []
     parts += frame.axes(labels, axis)
     width = round(frame.step * (0.8 if frame.step > 2 else 1), 2)
+    base = [0.0] * len(columns)
     for number, values in enumerate(groups.values()):
-        bars = [f"M{frame.x(i)} {frame.y(0)}V{frame.y(value)}h{width}V{frame.y(0)}z" for i, value in enumerate(values) if value is not None]
+        bars = []
+        for i, value in enumerate(values):
+            if value:
+                bars.append(f"M{frame.x(i)} {frame.y(base[i])}V{frame.y(base[i] + value)}h{width}V{frame.y(base[i])}z")
+                base[i] += value
         parts.append(tag("path", d="".join(bars), class_=f"bar {_colour(number)}"))
-    missing = [i for i, values in enumerate(zip(*groups.values(), strict=True)) if not _known(values)]
+    missing = [i for i, column in enumerate(columns) if not _known(column)]
     gaps = [f"M{frame.x(i)} {frame.y(0)}V{TOP}h{max(width, 2)}V{frame.y(0)}z" for i in missing]  # one among thousands is seen too
     if gaps:
         parts.append(tag("path", d="".join(gaps), class_="gap"))
-    y = frame.y(line[0])
-    parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="mark"))
-    parts.append(tag("text", line[1], x=LEFT + 4, y=y - 5, class_="halo"))
+    for name, value in marks.items():
+        y = frame.y(value)
+        parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="mark"))
+        parts.append(tag("text", name, x=LEFT + 4, y=y - 5, class_="halo"))
     return _figure(title, list(groups), parts, missing=bool(missing))
 
 
