@@ -68,7 +68,7 @@ def cached(recipe: BarsRecipe | TableRecipe, folder: Path, read: Callable[[Keep]
     folder.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with part.open("xb") as file:
+        with part.open("x+b") as file:
             writer = _Writer(file)
             writer.finish(read(writer.keep))
         os.replace(part, path)
