@@ -99,11 +99,12 @@ class _TableProduct(torch.autograd.Function):
         index, share, table = ctx.saved_tensors
         table_gradient = torch.zeros_like(table)
         share_gradient = torch.empty_like(share)
-        rows = max(CHUNK_FLOATS // len(table), 1)
+        rows = min(max(CHUNK_FLOATS // len(table), 1), len(index))
+        buffer = table.new_empty(rows, len(table))
         for start in range(0, len(index), rows):
             part = slice(start, start + rows)
             where = index[part].long()
-            dense = share.new_zeros(len(where), len(table)).scatter_(1, where, share[part])  # [chunk, table rows]
+            dense = buffer[: len(where)].zero_().scatter_(1, where, share[part])  # [chunk, table rows]
             table_gradient.addmm_(dense.T, gradient[part])
             torch.mm(gradient[part], table.T, out=dense)
             share_gradient[part] = dense.gather(1, where)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 # At import torchao reports which of its CUDA kernels do not load, and torch how torchao registers a constant: none of it is used here.
 _loggers = {logger: logger.level for logger in map(logging.getLogger, ("torchao", "torch.utils._pytree"))}
@@ -12,9 +13,15 @@ for _logger in _loggers:
     _logger.setLevel(logging.ERROR)
 try:
     from torchao.optim import AdamW8bit
+    from torchao.optim.subclass_8bit import get_qmap_signed, get_qmap_unsigned
 finally:
     for _logger, _level in _loggers.items():
         _logger.setLevel(_level)
+
+# The values that 8-bit codes stand for are computed once and kept; from fake tensors, while a plan is made, they cannot be.
+with unset_fake_temporarily():
+    get_qmap_signed()
+    get_qmap_unsigned()
 
 
 class EagerAdamW8bit(AdamW8bit):
