@@ -126,6 +126,11 @@ def test_paths_start_at_the_file_or_at_the_working_directory(load: Load, tmp_pat
             "device: cpu\nvalidate: {offload_optimizer: always}",
             "validate.offload_optimizer has no effect: device is cpu, so there is nowhere to take it",
         ),
+        ("device: cpu\nvalidate: {device: train}", "validate.device has no effect: device is cpu, so that validation is there as well"),
+        (
+            "validate: {device: cpu, offload_optimizer: always}",
+            "validate.offload_optimizer has no effect: validate.device is cpu, so nothing is in its way",
+        ),
     ],
 )
 def test_an_option_without_effect_is_warned_of_and_left_out(load: Load, text: str, message: str) -> None:

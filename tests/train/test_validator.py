@@ -15,7 +15,7 @@ from tests.train.stand_ins import RealWindows, TinyModel, TinyWindows, metrics_l
 from tftq.data.columns import Batch
 from tftq.errors import OutOfMemoryError
 from tftq.memory.counter import ByteCounter
-from tftq.plan import Phase, phases_of
+from tftq.plan import phases_of
 from tftq.recipe.schema import OptimizerRecipe, ValidateRecipe
 from tftq.train.checkpoint import load_checkpoint, save_checkpoint
 from tftq.train.offload import offloaded
@@ -177,16 +177,13 @@ def test_what_the_plan_says_a_gpu_cannot_hold_is_validated_on_the_cpu() -> None:
     budget = (planner.allowance_bytes + plan.update.peak_bytes) // 2**20 + 1
     assert plan.validation.peak_bytes > budget * 2**20 - planner.allowance_bytes > plan.update.peak_bytes
 
-    def on_cpu(**changes: Any) -> tuple[bool, bool, list[Phase]]:
-        memory = recipe.memory.model_copy(update={"budget_mb": budget})
-        asked = recipe.model_copy(update={"validate": ValidateRecipe(**{**large, **changes}), "memory": memory})
-        fits = planner.needed_bytes(asked, plan) <= budget * 2**20
-        return planner.validates_on_cpu(asked, plan), fits, phases_of(asked, planner, {"train": plan})
-
-    for device, away in (("auto", True), ("train", False), ("cpu", True)):
-        found, fits, phases = on_cpu(device=device)
-        assert (found, fits) == (away, away)
-        assert [(phase.fits, phase.budget_bytes is None) for phase in phases if phase.phase == "validate"] == [(away, away)]
+    memory = recipe.memory.model_copy(update={"budget_mb": budget})
+    for device, away in (("train", False), ("cpu", True), ("auto", True)):
+        asked = recipe.model_copy(update={"validate": ValidateRecipe(**large, device=device), "memory": memory})
+        assert planner.validates_on_cpu(asked, plan) == away
+        assert (planner.needed_bytes(asked, plan) <= budget * 2**20) == away
+    (phase,) = (phase for phase in phases_of(asked, planner, {"train": plan}) if phase.phase == "validate")
+    assert phase.fits and phase.budget_bytes is None
     small = planner.plan(recipe)["train"]
     assert not planner.validates_on_cpu(recipe, small)
     assert planner.validates_on_cpu(recipe.model_copy(update={"validate": ValidateRecipe(device="cpu")}), small)
