@@ -122,7 +122,7 @@ def _stages(job: Job, phases: QatSchedule | None) -> dict[str, Any]:
 
     if recipe.quant.method != "none":
         prepared = prepared_copy(table, lstm=recipe.quant.lstm).to(job.device)
-        calibrate(prepared, _calibration_batches(job))
+        calibrate(prepared, _calibration_batches(job, summary["batch_size"]))
         if "int8_ptq" in recipe.formats:
             exported["int8_ptq"] = _export(job, prepared, "int8_ptq")
         if phases is not None:
@@ -215,12 +215,12 @@ def _resumable(job: Job, folder: Path) -> bool:
     return job.resume and (folder / "checkpoints" / "last.pt").exists()
 
 
-def _calibration_batches(job: Job) -> Iterator[Batch]:
-    """Training windows spread over the whole training part, in batches of the training size."""
-    train, recipe = job.data.train, job.recipe
-    count = min(recipe.quant.calibration_windows, len(train))
+def _calibration_batches(job: Job, batch_size: int) -> Iterator[Batch]:
+    """Training windows spread over the whole training part, as many together as training could forward."""
+    train = job.data.train
+    count = min(job.recipe.quant.calibration_windows, len(train))
     chosen = torch.linspace(0, len(train) - 1, count).round().long()
-    for indices in chosen.split(recipe.train.batch_size):
+    for indices in chosen.split(batch_size):
         yield train.batch(indices).to(job.device)
 
 
