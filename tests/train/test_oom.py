@@ -12,12 +12,18 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import tftq.train.loop
-from tests.train.stand_ins import TinyModel, TinyWindows, metrics_lines, tiny_trainer
+from tests.model.small import small_model
+from tests.train.stand_ins import RealWindows, TinyModel, TinyWindows, metrics_lines, tiny_trainer
 from tftq.errors import OutOfMemoryError
 from tftq.memory.counter import ByteCounter
-from tftq.quant.fake_quantize import ActivationQuantizer
+from tftq.model.recompute import recomputing
+from tftq.model.tabulate import tabulate
+from tftq.quant.calibration import calibrate
+from tftq.quant.fake_quantize import ActivationQuantizer, quantizers
+from tftq.quant.prepare import prepared_copy
 from tftq.recipe.schema import OptimizerRecipe
 from tftq.train.loop import Trainer
 from tftq.train.oom import explained, out_of_memory, until_it_fits
@@ -350,3 +356,38 @@ def test_live_bytes_after_a_recovered_update_are_those_of_one_that_fitted(tmp_pa
 
 def _note_live_bytes(found: list[int], counter: ByteCounter, update: int) -> None:
     found.append(counter.live_bytes)
+
+
+@pytest.mark.parametrize("quantized", [False, True], ids=["float", "quantized"])
+def test_the_real_network_fails_while_a_block_is_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantized: bool) -> None:
+    """In the backward pass of the first update: weights, ranges and live bytes are those of small batches from the beginning."""
+    layer_norm, failing = F.layer_norm, iter([False, False, True])
+
+    def cramped(*args: Any, **options: Any) -> Tensor:
+        if recomputing() and next(failing, False):
+            raise torch.OutOfMemoryError(CUDA_WORDS)
+        return layer_norm(*args, **options)
+
+    monkeypatch.setattr(F, "layer_norm", cramped)
+    found = []
+    for name, forward in (("cramped", None), ("roomy", 4)):
+        model = small_model(hidden=8, lstm_layers=1, knots=4)
+        windows = RealWindows(model.inputs, 16)
+        if quantized:
+            model = prepared_copy(tabulate(model)[0], lstm="fp32")
+            calibrate(model, [windows.batch(range(8))])
+            for _, quantizer in quantizers(model.train()):
+                quantizer.observing = quantizer.enabled = True
+        live: list[int] = []
+        with ByteCounter() as counter, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            note = partial(_note_live_bytes, live, counter)
+            options: dict[str, Any] = {"train": windows, "validation": windows, "on_update": note, "forward": forward}
+            trainer = tiny_trainer(tmp_path / name, model, batch_size=8, epochs=2, **options)
+            seed_everything()
+            result = trainer.fit()
+        assert (result.batch_size, result.out_of_memory) == (4, 1 if name == "cramped" else 0)
+        found.append((trainer, live))
+    (ours, our_bytes), (theirs, their_bytes) = found
+    assert_same_result(ours, theirs)
+    assert our_bytes == their_bytes and len(set(our_bytes[1:])) == 1
