@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor, UntypedStorage, nn
 from torch.optim import Optimizer
 
 
@@ -34,9 +34,13 @@ def component_bytes(model: nn.Module, optimizer: Optimizer | None = None, *, dev
 
 def storage_bytes(tensors: Iterable[Tensor], *, device: str | None = None) -> int:
     """The bytes of the storages of tensors, shared ones once; of a tensor made of tensors, those of its parts; on one device or all."""
-    parts = (part for tensor in tensors for part in _parts(tensor) if device is None or part.device.type == device)
-    storages = {part.untyped_storage()._cdata: part.untyped_storage().nbytes() for part in parts}
-    return sum(storages.values())
+    found = (storage for storage in storages(tensors) if device is None or storage.device.type == device)
+    return sum({storage._cdata: storage.nbytes() for storage in found}.values())
+
+
+def storages(tensors: Iterable[Tensor]) -> Iterator[UntypedStorage]:
+    """The storage of each tensor, or of each part of a tensor made of tensors."""
+    return (part.untyped_storage() for tensor in tensors for part in _parts(tensor))
 
 
 def state_tensors(optimizer: Optimizer) -> list[Tensor]:

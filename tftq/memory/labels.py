@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from tftq.memory.components import state_tensors
+from tftq.memory.components import state_tensors, storages
 from tftq.memory.counter import ByteCounter
 from tftq.memory.lstm import lstm_workspace_bytes
 
@@ -66,8 +66,8 @@ class LabellingCounter(ByteCounter):
         tensors = list(tensors)
         super().track(tensors)
         if label is not None:
-            for tensor in tensors:
-                self._label(tensor.untyped_storage(), label)
+            for storage in storages(tensors):
+                self._label(storage, label)
 
     def label_everything(self, label: str) -> None:
         """Label what is live now."""
@@ -95,8 +95,8 @@ class LabellingCounter(ByteCounter):
                 self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(self._label_gradient)
 
     def _label_state(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
-        for tensor in state_tensors(optimizer):
-            self._label(tensor.untyped_storage(), "optimizer")
+        for storage in storages(state_tensors(optimizer)):
+            self._label(storage, "optimizer")
         for group in optimizer.param_groups:
             self._follow(group["params"])
 
