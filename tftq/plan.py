@@ -92,7 +92,7 @@ def require_fit(recipe: Recipe, planner: Planner, phases: Sequence[Phase]) -> No
         warnings.warn(f"{problem}; memory.over_budget is run, so it is tried all the same", stacklevel=3)
         return
     raise PlanError(
-        f"{problem}, with one window to a forward pass too:\n{as_text(table_of(phases, planner))}\n"
+        f"{problem}, however few windows are forwarded at once:\n{as_text(table_of(phases, planner))}\n"
         "see 'tftq plan RECIPE' for what would help; memory.over_budget=run tries it all the same"
     )
 

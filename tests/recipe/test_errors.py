@@ -102,6 +102,15 @@ def test_wrong_values(tmp_path: Path, text: str, message: str) -> None:
         (TABLE + ", known: [a, a]}", "data.known (line 2): named twice: a; allowed: each name once"),
         (TABLE + ", known: [y]}", "data.known (line 2): y is the time or the target; allowed: columns known over the horizon"),
         (TABLE + ", known: [a], observed: [a, t]}", "data.observed (line 2): a, t has another role already (time, target or known); allo"),
+        (
+            BARS + "model: {form: paper, gates: shared}",
+            "model.gates (line 3): shared gates are not those of the published model; allowed with model.form paper: own",
+        ),
+        (
+            BARS + "train: {precision: fp16, accumulate: 2, optimizer: {in_backward: true}}",
+            "train.optimizer.in_backward (line 3): true applies gradients before all are there, so that they cannot be clipped, summed up "
+            "or unscaled; allowed with train.clip_norm null, train.accumulate 1, train.precision bf16 or fp32",
+        ),
         (BARS + "model: {hidden: 6}", "model.heads (line 3): 4 heads do not divide model.hidden 6; allowed: 1, 2, 3, 6"),
         (BARS + "model: {quantiles: [0.9, 0.5, 0.1]}", "model.quantiles (line 3): found [0.9, 0.5, 0.1]; allowed: an odd count, strictly "),
         (BARS + "model: {quantiles: [0.1, 0.5]}", "model.quantiles (line 3): found [0.1, 0.5]; allowed: an odd count, strictly "),

@@ -191,4 +191,4 @@ def test_shipped_recipes(path: Path) -> None:
 
 def test_all_the_recipes_are_there() -> None:
     small = {"fp32", "fp16", "ptq_int8", "qat_int8", "structured_qat"}
-    assert {path.stem for path in RECIPES} == small | {"es225_fp32", "es225_fp16", "es225_ptq", "es225_qat"}
+    assert {path.stem for path in RECIPES} == small | {"es225_fp32", "es225_fp16", "es225_lean", "es225_ptq", "es225_qat"}

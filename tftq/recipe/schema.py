@@ -180,6 +180,7 @@ class OptimizerRecipe(Section):
     """The optimizer and its learning rates."""
 
     name: Literal["adamw", "adamw8bit"] = "adamw"  # adamw8bit: the moments in 8 bits
+    in_backward: Switch = False  # each gradient is applied and freed as soon as the backward pass has it
     lr: Positive = 1e-3
     weight_decay: NotNegative = 0.01
     groups: dict[Text, Positive] = {}  # pattern of parameter names (fnmatch) -> learning rate
@@ -214,6 +215,24 @@ class TrainRecipe(Section):
     patience: Count | None = None  # epochs without improvement before stopping
     checkpoint_every: Count | None = None  # updates, beside the checkpoint of each epoch
     memory_every: Count = 50  # batches between two records of memory
+
+    @field_validator("optimizer")
+    @classmethod
+    def _applies_in_one_backward(cls, optimizer: OptimizerRecipe, info: ValidationInfo) -> OptimizerRecipe:
+        needs = []
+        if info.data.get("clip_norm") is not None:
+            needs.append("train.clip_norm null")
+        if info.data.get("accumulate", 1) > 1:
+            needs.append("train.accumulate 1")
+        if info.data.get("precision") == "fp16":
+            needs.append("train.precision bf16 or fp32")
+        if optimizer.in_backward and needs:
+            raise _contradiction(
+                "true applies gradients before all are there, so that they cannot be clipped, summed up or unscaled; "
+                f"allowed with {', '.join(needs)}",
+                "in_backward",
+            )
+        return optimizer
 
 
 class ValidateRecipe(Section):

@@ -46,6 +46,11 @@ def not_finite_gradients(model: nn.Module) -> list[str]:
     return [name for name, parameter in model.named_parameters() if parameter.grad is not None and not parameter.grad.isfinite().all()]
 
 
+def not_finite_weights(model: nn.Module) -> list[str]:
+    """The names of the parameters that are not finite themselves, as where such a gradient has been applied."""
+    return [name for name, parameter in model.named_parameters() if not parameter.isfinite().all()]
+
+
 @contextmanager
 def _first_layer(model: nn.Module) -> Iterator[list[tuple[str, nn.Module]]]:
     """Collect layers with an output that is not finite, in the order in which they finish; parents finish after their children."""

@@ -18,7 +18,8 @@ from tftq.errors import CheckpointError, OutOfMemoryError
 from tftq.quant.fake_quantize import ActivationQuantizer, quantizers
 from tftq.recipe.schema import TrainRecipe, ValidateRecipe
 from tftq.train.checkpoint import load_checkpoint, load_model, random_state, restore_random_state, save_checkpoint
-from tftq.train.finite import NonFiniteError, explain, not_finite_gradients
+from tftq.train.finite import NonFiniteError, explain, not_finite_gradients, not_finite_weights
+from tftq.train.in_backward import AppliedInBackward
 from tftq.train.interfaces import Timeline, Windows
 from tftq.train.loss import quantile_loss
 from tftq.train.metrics import Validation
@@ -78,6 +79,7 @@ class Trainer:
         offload: bool = True,
     ) -> None:
         assert batch_size is None or 1 <= batch_size <= settings.batch_size, (batch_size, settings.batch_size)
+        assert not settings.optimizer.in_backward or batch_size in (None, settings.batch_size)
         with explained(f"the model does not fit on {device}, before anything is computed; lower model.hidden or free memory there"):
             self.model = model.to(device)
         self.train, self.settings, self.validate_every = train, settings, validate.every
@@ -87,6 +89,7 @@ class Trainer:
         self.precision = Precision(settings.precision, device)
         self.scaler = self.precision.scaler()
         self.optimizer = build_optimizer(self.model, settings.optimizer)
+        self.applied = AppliedInBackward(self.optimizer) if settings.optimizer.in_backward else None
         self.parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         self.sampler = Sampler(len(train), settings.batch_size * settings.accumulate, seed)
         self.schedule = Schedule.of(settings.schedule, settings.epochs * self.sampler.groups_per_epoch)
@@ -195,6 +198,11 @@ class Trainer:
         before = Snapshot(self.quantizers)
 
         def give_way(reason: str) -> None:
+            if self.applied is not None:
+                raise OutOfMemoryError(
+                    f"{self._where}: out of memory ({reason}); train.optimizer.in_backward forwards all windows of an update at once and "
+                    "applies gradients before all are there, so that nothing can be tried again: lower train.batch_size"
+                )
             self.optimizer.zero_grad(set_to_none=True)
             scale = self.scaler.state_dict()
             self.scaler = self.precision.scaler()  # one that has not unscaled anything
@@ -213,13 +221,15 @@ class Trainer:
                 forecast = self.model(*batch.inputs)
             loss = quantile_loss(forecast, batch.target, self.quantiles, cast(Tensor, self.model.target_scale))
             loss = loss * (len(indices) / len(group))  # so that the sum is the mean over the group, ragged batches included
+            if self.applied is not None:
+                self._check_finite(loss.item(), 0.0, group)  # what is not finite must not be applied
             self.scaler.scale(loss).backward()
             total += loss.detach()
             self._record_batch(offset)
 
         self.scaler.unscale_(self.optimizer)
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        norm = get_total_norm(gradients)
+        norm = get_total_norm(gradients) if self.applied is None else self.applied.take_norm(self.precision.device)
         loss_value, norm_value = torch.stack([total, norm]).tolist()  # the one place that waits for the device
         self._check_finite(loss_value, norm_value, group)
         if self.settings.clip_norm is not None:
@@ -259,7 +269,7 @@ class Trainer:
             reason = reasons[0] if reasons else "every layer's output is finite when the batch is run again"
             raise NonFiniteError(f"{self._where}: the training loss is {loss}: {reason}; look at that, or lower train.optimizer.lr")
         if not math.isfinite(norm) and not self.scaler.is_enabled():  # the scaler itself skips such a step and scales less
-            names = ", ".join(not_finite_gradients(self.model)[:5])
+            names = ", ".join((not_finite_gradients(self.model) or not_finite_weights(self.model))[:5])
             raise NonFiniteError(f"{self._where}: the loss is finite, the gradients of {names} are not; lower train.optimizer.lr")
 
     @property

@@ -16,6 +16,7 @@ from tftq.quant.fake_quantize import quantizers
 from tftq.quant.prepare import prepare
 from tftq.recipe.schema import Recipe, TrainRecipe
 from tftq.train.build import architecture_of
+from tftq.train.in_backward import AppliedInBackward
 from tftq.train.loss import quantile_loss
 from tftq.train.optimizer import build_optimizer
 from tftq.train.precision import Precision
@@ -140,6 +141,8 @@ class Planner:
         high = self.needed_bytes(recipe, over)
         if high <= budget:
             return over
+        if recipe.train.optimizer.in_backward:  # an update is computed in one pass
+            return None
         within = self.plan_stage(recipe, stage, 1)
         low = self.needed_bytes(recipe, within)
         if low > budget:
@@ -191,6 +194,8 @@ def _steps(
 ) -> Sequence[Callable[[], object]]:
     """The optimizer's first step, an update and a validation batch, as the trainer computes them."""
     optimizer = build_optimizer(model, settings.optimizer)
+    if settings.optimizer.in_backward:
+        AppliedInBackward(optimizer)
     quantiles = torch.tensor(model.quantiles)
     passes = -(-settings.batch_size * settings.accumulate // batch_size)
 

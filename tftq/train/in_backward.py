@@ -1,0 +1,34 @@
+"""Applying each gradient as soon as the backward pass has it, and freeing it: no two large gradients live at once."""
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+
+class AppliedInBackward:
+    """Lets a backward pass step an optimizer parameter by parameter.
+
+    The update is the one that `optimizer.step()` would have computed from all gradients, since AdamW looks at one parameter at a time.
+    What needs all gradients at once, clipping and loss scaling, is not possible; nor is a sum over several backward passes.
+
+    Args:
+        optimizer: its parameters get the hooks; learning rates must be set before the backward pass.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._norms: list[Tensor] = []
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.register_post_accumulate_grad_hook(self._apply)
+
+    def take_norm(self, device: torch.device) -> Tensor:
+        """The norm of all gradients applied since it was last taken, a scalar on `device`."""
+        norms, self._norms = self._norms, []
+        return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros((), device=device)
+
+    def _apply(self, parameter: nn.Parameter) -> None:
+        assert parameter.grad is not None
+        self._norms.append(torch.linalg.vector_norm(parameter.grad))
+        self._optimizer.step()  # every other gradient is gone or not there yet
+        parameter.grad = None
