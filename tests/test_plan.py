@@ -75,7 +75,7 @@ def test_the_table_for_people(recipe: Path, capsys: pytest.CaptureFixture[str], 
     overrides = ["device=cuda", "memory.budget_mb=300", "train.batch_size=1", "quant.method=none", "quant.qat=null"]
     assert main(["plan", str(recipe), *overrides]) == 1
     text = capsys.readouterr().out
-    assert "beside 400 for CUDA itself (an allowance)" in text and "host memory" in text
+    assert "beside 400 for CUDA itself (an allowance)" in text and "not counted" in text
     assert "does not fit memory.budget_mb 300 on cuda: train\n" in text  # validation moves to the CPU
     assert "largest batch that fits: train none;" in text and "model.hidden=16: " in text
 

@@ -37,7 +37,8 @@ class Phase:
         title: the phase, and the format of an export.
         batch_size: windows at a time.
         peak: of tensors; of an export, in host memory.
-        budget_bytes: what it may need beside what the device takes for itself; None where it needs no memory of the device.
+        budget_bytes: what it may need beside what the device takes for itself; None where it does not count: it needs no memory of the
+            device, or what is known is an upper bound that training may prove far too high.
     """
 
     phase: str
@@ -71,7 +72,7 @@ def phases_of(recipe: Recipe, planner: Planner, plans: Mapping[str, StagePlan]) 
     on_cpu = planner.validates_on_cpu(recipe, plan)
     phases.append(Phase("validate", "validate", plan.validation_batch, planner.validation(recipe, plan), None if on_cpu else budget))
     weights, knots = planner.table_size(recipe)
-    on_device = budget if planner.device.type == "cpu" else None
+    on_device = budget if planner.device.type == "cpu" and recipe.model.form == "knots" else None
     for kind in recipe.formats:
         peak = planned_export(recipe, kind, weights=weights, knots=knots, batch_size=recipe.train.batch_size)
         phases.append(Phase("export", f"export {kind}", recipe.train.batch_size, peak, on_device))
@@ -113,7 +114,7 @@ def table_of(phases: Sequence[Phase], planner: Planner) -> Table:
 
 def _verdict(phase: Phase) -> str:
     if phase.budget_bytes is None:
-        return "host memory"
+        return "not counted"
     beyond = phase.peak.peak_bytes - phase.budget_bytes
     return "fits" if beyond <= 0 else f"over by {beyond / MIB:,.1f}"
 
