@@ -90,11 +90,11 @@ def test_a_wrong_recipe_and_wrong_data_are_2(recipe: Path, capsys: pytest.Captur
 def test_an_export_by_hand(recipe: Path) -> None:
     """Hidden 32, one LSTM layer: 2 · (8 · 32² + 8 · 32) = 16,896 numbers of the two LSTMs, stored as FP32 in an INT8 file too."""
     loaded = load_recipe(recipe)
-    small = planned_export(loaded, "int8_ptq", weights=20_000, knots=100, batch_size=64)
-    file, rows = 4 * 16_896 + (20_000 - 16_896), 64 * 48
+    small = planned_export(loaded, "int8_ptq", weights=20_000, knots=100)
+    file, rows = 4 * 16_896 + (20_000 - 16_896), 32 * 48
     assert small.components["parameters"] == 4 * 20_000 and small.components["workspace"] == 2 * file
     assert small.components["activations"] == 2 * rows * 100
-    large = planned_export(loaded, "fp32", weights=10_000_000, knots=10, batch_size=64)  # building it takes more than running it
+    large = planned_export(loaded, "fp32", weights=10_000_000, knots=10)  # building it takes more than running it
     assert large.components == {
         **{"parameters": 80_000_000, "workspace": 80_000_000},
         **dict.fromkeys(("activations", "gradients", "optimizer", "left_over"), 0),

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from tftq.data.load import load_datasets
 from tftq.errors import PlanError, RecipeError, TftqError
-from tftq.export.plan import planned_export
+from tftq.export.plan import WINDOWS, planned_export
 from tftq.memory.plan import MIB, PlannedPeak
 from tftq.recipe.loading import load_recipe
 from tftq.recipe.schema import Recipe
@@ -74,8 +74,8 @@ def phases_of(recipe: Recipe, planner: Planner, plans: Mapping[str, StagePlan]) 
     weights, knots = planner.table_size(recipe)
     on_device = budget if planner.device.type == "cpu" and recipe.model.form == "knots" else None
     for kind in recipe.formats:
-        peak = planned_export(recipe, kind, weights=weights, knots=knots, batch_size=recipe.train.batch_size)
-        phases.append(Phase("export", f"export {kind}", recipe.train.batch_size, peak, on_device))
+        peak = planned_export(recipe, kind, weights=weights, knots=knots)
+        phases.append(Phase("export", f"export {kind}", WINDOWS, peak, on_device))
     return phases
 
 

@@ -18,6 +18,7 @@ from tftq.data.columns import Batch
 from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets, Windows
 from tftq.errors import RecipeError, TftqError
+from tftq.export.plan import WINDOWS
 from tftq.export.publish import Exported, export_model, publish
 from tftq.folder import RunFolder, identity
 from tftq.memory.ledger import ledgers, read_records, stack_at_peak
@@ -232,7 +233,7 @@ def _export(job: Job, model: TemporalFusionTransformer, kind: Format) -> Exporte
         job.folder.path / "exports",
         job.data.validation,
         job.data.test,
-        batch_size=recipe.train.batch_size,
+        batch_size=min(recipe.train.batch_size, WINDOWS),
         metadata=_metadata(recipe, job.data.train),
     )
     job.console.print(f"{kind}: passed the gate, {exported.path.stat().st_size / 1e6:.2f} MB", highlight=False)

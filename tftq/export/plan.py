@@ -3,12 +3,12 @@
 from tftq.memory.plan import PlannedPeak
 from tftq.recipe.schema import Format, Recipe
 
-PROOF_WINDOWS = 32  # that the gate runs at once
+WINDOWS = 32  # that a session runs at once, at the gate and to be measured: more would only take more memory
 _BYTES: dict[Format, int] = {"fp32": 4, "fp16": 2, "int8_ptq": 1, "int8_qat": 1}  # of a stored weight
 FLOAT = 4
 
 
-def planned_export(recipe: Recipe, kind: Format, *, weights: int, knots: int, batch_size: int) -> PlannedPeak:
+def planned_export(recipe: Recipe, kind: Format, *, weights: int, knots: int) -> PlannedPeak:
     """The larger of what building a file and running it takes.
 
     Building holds the model, the copy that is written, the graph and its bytes. Running holds the model, the session with the weights as
@@ -20,7 +20,6 @@ def planned_export(recipe: Recipe, kind: Format, *, weights: int, knots: int, ba
         kind: the format.
         weights: numbers in the table form.
         knots: rows of the table of the history input.
-        batch_size: windows a run.
 
     Returns:
         The peak: parameters are the model and its copy, workspace is the graph with its bytes, or the session.
@@ -29,7 +28,7 @@ def planned_export(recipe: Recipe, kind: Format, *, weights: int, knots: int, ba
     lstm = 2 * recipe.model.lstm_layers * (8 * hidden * hidden + 8 * hidden)
     lstm_size = FLOAT if size == 1 and recipe.quant.lstm == "fp32" else size
     model, file = FLOAT * weights, size * (weights - lstm) + lstm_size * lstm
-    rows = max(batch_size, PROOF_WINDOWS) * recipe.data.lookback
+    rows = WINDOWS * recipe.data.lookback
     building = {"parameters": 2 * model, "workspace": 2 * file, "activations": 0}
     running = {"parameters": model, "workspace": 2 * file, "activations": 2 * size * rows * knots}
     components = max(building, running, key=lambda parts: sum(parts.values()))
