@@ -22,7 +22,7 @@ import torch
 
 from tftq.data.columns import Column, Inputs
 from tftq.data.source import Keep, Source
-from tftq.data.windows import Level, LogReturn
+from tftq.data.windows import Level, LogReturn, nothing_to_release
 from tftq.errors import DataError
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _opened(path: Path) -> Source:
         starts=tensors["starts"],
         target=TARGETS[rest["target"]](**of_target),
         notes=rest["notes"],
-        release=lambda: mapped.madvise(mmap.MADV_DONTNEED),
+        release=(lambda: mapped.madvise(mmap.MADV_DONTNEED)) if hasattr(mmap, "MADV_DONTNEED") else nothing_to_release,
     )
 
 
