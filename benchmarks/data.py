@@ -33,7 +33,7 @@ from tftq.train.optimizer import build_optimizer
 
 MB = 1e6
 SAMPLING = 0.005  # seconds
-UPDATES, BATCH = 200, 32
+BATCH = 32
 
 
 class Growth:
@@ -74,8 +74,13 @@ class Growth:
         return found.rss, found.rss - found.shared
 
 
-def measured(path: Path, cache: Path | None) -> list[dict[str, Any]]:
+def measured(path: Path, cache: Path | None, updates: int) -> list[dict[str, Any]]:
     """Open bars, and train on them a little, in this process.
+
+    Args:
+        path: a parquet file of bars.
+        cache: a folder for their rows; None makes them in memory.
+        updates: how long to train.
 
     Returns:
         A row for opening and one for training.
@@ -83,9 +88,9 @@ def measured(path: Path, cache: Path | None) -> list[dict[str, Any]]:
     opening, training = Growth(), Growth()
     recipe = BarsRecipe(kind="bars", path=path, cache=cache)
     datasets: Datasets = opening.of(lambda: load_datasets(recipe))
-    training.of(lambda: _train(datasets))
+    training.of(lambda: _train(datasets, updates))
     array = datasets.train.rows.numel() * datasets.train.rows.element_size()
-    steps = (("open", opening, {}), ("train", training, {"updates": UPDATES, "batch_size": BATCH}))
+    steps = (("open", opening, {}), ("train", training, {"updates": updates, "batch_size": BATCH}))
     return [
         {
             "step": step,
@@ -101,22 +106,22 @@ def measured(path: Path, cache: Path | None) -> list[dict[str, Any]]:
     ]
 
 
-def _train(datasets: Datasets) -> None:
+def _train(datasets: Datasets, updates: int) -> None:
     recipe = ModelRecipe(hidden=16, heads=2, knots=8)
     model = build_model(recipe, datasets).train()
     optimizer = build_optimizer(model, OptimizerRecipe())
     scale = torch.from_numpy(datasets.target_scaling.scale)
     order = torch.randperm(len(datasets.train), generator=torch.Generator().manual_seed(0))
-    for indices in order[: UPDATES * BATCH].split(BATCH):
+    for indices in order[: updates * BATCH].split(BATCH):
         batch = datasets.train.batch(indices)
         quantile_loss(model(*batch.inputs), batch.target, recipe.quantiles, scale).backward()
         optimizer.step()
         optimizer.zero_grad()
 
 
-def in_fresh_process(path: Path, cache: Path | None) -> list[dict[str, Any]]:
+def in_fresh_process(path: Path, cache: Path | None, updates: int) -> list[dict[str, Any]]:
     """What `measured` returns where nothing ran before."""
-    command = [sys.executable, __file__, "--measure", str(path), *([] if cache is None else [str(cache)])]
+    command = [sys.executable, __file__, "--updates", str(updates), "--measure", str(path), *([] if cache is None else [str(cache)])]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
 
 
@@ -125,10 +130,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bars", type=int, default=1_000_000, help="opened in memory, and through a cache")
     parser.add_argument("--larger", type=int, default=3_000_000, help="opened through a cache only")
+    parser.add_argument("--updates", type=int, default=200, help=f"to train for, {BATCH} windows each")
     parser.add_argument("--measure", type=Path, nargs="+", metavar="PATH", help="a file, and a folder for its cache: print rows and end")
     arguments = parser.parse_args()
     if arguments.measure:
-        print(json.dumps(measured(*(arguments.measure + [None])[:2])))
+        path, *folder = arguments.measure
+        print(json.dumps(measured(path, folder[0] if folder else None, arguments.updates)))
         return
     from common import write_result
 
@@ -140,11 +147,9 @@ def main() -> None:
             pyarrow.parquet.write_table(bars(count), path, compression="zstd", row_group_size=2**16)
             cases = [("cache, first run", cache), ("cache, later run", cache)]
             for case, where in ([("in memory", None)] if count == arguments.bars else []) + cases:
-                for row in in_fresh_process(path, where):
+                for row in in_fresh_process(path, where, arguments.updates):
                     rows.append({"case": case, **row})
-                    print(
-                        " ".join(f"{key}={value:.3g}" if isinstance(value, float) else f"{key}={value}" for key, value in rows[-1].items())
-                    )
+                    print(*(f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in rows[-1].items()))
     print(write_result("data", rows))
 
 
