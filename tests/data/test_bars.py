@@ -4,9 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 import torch
 
+import tftq.data.bars
 from tests.data.helpers import MINUTE, SHARED, bar_columns, bars_recipe, take, write
 from tftq.data.bars import load_bars, read_bars
 from tftq.data.features.table import BAR_COLUMNS
@@ -156,6 +158,8 @@ def test_symbols(tmp_path: Path) -> None:
     path = write(tmp_path / "ES.parquet", columns)
     assert read_bars(path).names == ("ESH4", "ESM4")
     assert np.array_equal(read_bars(path, symbol="ESM4").columns["close"], columns["close"][::2])
+    pyarrow.parquet.write_table(pyarrow.parquet.read_table(path), path, row_group_size=1)  # each group has a dictionary of its own
+    assert np.array_equal(read_bars(path, symbol="ESM4").columns["close"], columns["close"][::2])
     columns["close"][[7, 8]] = -1  # ESH4 and ESM4 in turn
     path = write(tmp_path / "c.parquet", columns)
     with pytest.raises(DataError, match=r"close is not above zero in 1 bars, first in row 8, .* of ESM4"):
@@ -197,6 +201,14 @@ def test_features_begin_anew_in_each_segment(tmp_path: Path) -> None:
     columns["close"][119] = columns["high"][119] = 5000.0  # a jump that no later feature may see
     cut = load_bars(bars_recipe(write(tmp_path / "ES.parquet", columns)))
     assert torch.equal(cut.rows[120:, : len(BAR_COLUMNS)], whole.rows[:, : len(BAR_COLUMNS)])
+
+
+@pytest.mark.parametrize("block", [7, 60])
+def test_features_computed_in_blocks_are_the_same_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    path = write(tmp_path / "ES.parquet", take(bar_columns(400), np.r_[0:150, 160:400]))
+    whole = load_bars(bars_recipe(path))
+    monkeypatch.setattr(tftq.data.bars, "BLOCK", block)
+    assert torch.equal(load_bars(bars_recipe(path)).rows, whole.rows)
 
 
 def test_short_segments_are_counted(tmp_path: Path) -> None:

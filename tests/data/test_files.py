@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from tests.data.helpers import BEGIN, write
@@ -101,6 +102,26 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_file(tmp_path / "broken.parquet")
     with pytest.raises(DataError, match=r"empty.parquet has no rows"):
         read_file(write(tmp_path / "empty.parquet", {"a": pa.array([], pa.int64())}))
+
+
+def test_rows_that_cannot_be_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"y": np.random.default_rng(0).normal(size=1000)})
+    content = bytearray(path.read_bytes())
+    content[4:200] = bytes(196)  # the footer is whole, the first page is not
+    path.write_bytes(content)
+    file = read_file(path)
+    with pytest.raises(DataError, match=r"a\.parquet cannot be read"):
+        numbers(file, "y")
+
+
+def test_row_groups_and_names_with_dots(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({"y": pa.array([1, None, 3, 4, 5]), "y.z": pa.array(["a", "b", "a", "c", None]).dictionary_encode()})
+    pyarrow.parquet.write_table(table, path, row_group_size=2)
+    file = read_file(path)
+    assert (file.names, file.rows, file.type("y.z")) == (["y", "y.z"], 5, pa.string())
+    np.testing.assert_array_equal(numbers(file, "y"), [1, np.nan, 3, 4, 5])
+    assert file.whole("y.z").to_pylist() == ["a", "b", "a", "c", None]
 
 
 def test_csv(tmp_path: Path) -> None:

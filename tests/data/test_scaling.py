@@ -5,11 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.data.helpers import SHARED, bar_columns, bars_recipe, table_columns, table_recipe, write
 from tftq.data.columns import Column
 from tftq.data.load import load_datasets
-from tftq.data.scaling import fit_columns
+from tftq.data.scaling import fit_columns, moments
 
 
 def test_by_hand() -> None:
@@ -28,6 +30,18 @@ def test_by_hand() -> None:
     assert notes == ["constant over the training part: still"]
     assert {array.dtype for array in (scaling.center, scaling.scale, scaling.low, scaling.high)} == {np.dtype(np.float32)}
     assert scaling.tailed.dtype == bool
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(0, 1000))
+@settings(max_examples=30, deadline=None)
+def test_moments_do_not_depend_on_the_blocks(sizes: list[int], seed: int) -> None:
+    # Far from zero, where sums of squares fail.
+    values = (1e6 + np.random.default_rng(seed).normal(size=(sum(sizes), 3))).astype(np.float32)
+    found = moments(np.split(values, np.cumsum(sizes)[:-1]))
+    exact = values.astype(np.float64)
+    assert np.array_equal(found.low, exact.min(0)) and np.array_equal(found.high, exact.max(0))
+    np.testing.assert_allclose(found.mean, exact.mean(0), rtol=1e-14)
+    np.testing.assert_allclose(found.deviation, exact.std(0), rtol=1e-8, atol=1e-9)
 
 
 def test_validation_changes_nothing(tmp_path: Path) -> None:
