@@ -56,7 +56,7 @@ def test_what_does_not_fit_is_told_with_what_would_help(
     idle = "train.optimizer.no_such_option=true"
     monkeypatch.setattr(tftq.plan, "_changes", lambda recipe: [tuple(halved.split()), ("model.hidden=16",), (idle,), ("seed=8",)])
     budget = "memory.budget_mb=5"
-    status, found = planned(capsys, recipe, budget, "quant.method=none", "quant.qat=null")
+    status, found = planned(capsys, recipe, budget, "train.batch_size=64", "quant.method=none", "quant.qat=null")
     over = {phase["title"] for phase in found["phases"] if not phase["fits"]}
     assert status == 1 and not found["fits"] and "train" in over
     largest = found["largest_batch_size"]["train"]
@@ -77,7 +77,7 @@ def test_the_table_for_people(recipe: Path, capsys: pytest.CaptureFixture[str], 
     text = capsys.readouterr().out
     assert "beside 400 for CUDA itself (an allowance)" in text and "not counted" in text
     assert "does not fit memory.budget_mb 300 on cuda: train\n" in text  # validation moves to the CPU
-    assert "largest batch that fits: train none;" in text and "model.hidden=16: " in text
+    assert "largest batch that fits: train none\n" in text and "model.hidden=16: " in text
 
 
 def test_a_wrong_recipe_and_wrong_data_are_2(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:

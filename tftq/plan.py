@@ -26,6 +26,7 @@ from tftq.train.precision import Name
 
 COMPONENTS = ("parameters", "gradients", "optimizer", "activations", "workspace", "left_over")
 WIDTH = 120  # characters of the table
+WORTH_TELLING = 0.01  # of the peak, below which a change is no advice
 
 
 @dataclass(frozen=True)
@@ -157,13 +158,19 @@ def advice(path: Path, overrides: Sequence[str], recipe: Recipe, planner: Planne
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of options that have no effect any more
-                changed = load_recipe(path, [*overrides, *changes])
+                changed = load_recipe(path, [*_others(overrides, changes), *changes])
         except RecipeError:  # it contradicts another option, or there is no such option
             continue
         after = _peak(changed, planner, planner.plan(changed)) if changed != recipe else before
-        if after < before:
+        if after < (1 - WORTH_TELLING) * before:
             found.append(Advice(" ".join(changes), before - after, after))
     return sorted(found, key=lambda entry: entry.peak_bytes)
+
+
+def _others(overrides: Sequence[str], changes: Sequence[str]) -> list[str]:
+    """The overrides that set something else than the changes do: each option may be given once."""
+    changed = {change.split("=")[0] for change in changes}
+    return [override for override in overrides if override.split("=")[0] not in changed]
 
 
 def _peak(recipe: Recipe, planner: Planner, plans: Mapping[str, StagePlan]) -> int:
@@ -185,7 +192,7 @@ def _changes(recipe: Recipe) -> Iterator[tuple[str, ...]]:
         yield (f"model.hidden={model.hidden // 2}",)
     yield ("model.gates=shared",)
     yield ("train.optimizer.name=adamw8bit",)
-    yield ("train.optimizer.in_backward=true",)
+    yield "train.optimizer.in_backward=true", "train.clip_norm=null"
 
 
 def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tftq.plan") -> int:
@@ -227,7 +234,9 @@ def _plan(path: Path, overrides: Sequence[str], say: Console) -> dict[str, Any]:
     tips: list[Advice] = []
     if over:
         sizes = ", ".join(f"{stage} {size or 'none'}" for stage, size in largest.items())
-        say.print(f"largest batch that fits: {sizes}; a run forwards its windows in batches of that size by itself", highlight=False)
+        lowered = any(0 < size < recipe.train.batch_size for size in largest.values())
+        by_itself = "; a run forwards the windows of an update in batches of that size by itself" if lowered else ""
+        say.print(f"largest batch that fits: {sizes}{by_itself}", highlight=False)
         tips = advice(path, overrides, recipe, planner, plans)
         for tip in tips:
             say.print(f"  {tip.change}: {tip.peak_bytes / MIB:,.1f} MiB, saves {tip.saved_bytes / MIB:,.1f}", highlight=False)
