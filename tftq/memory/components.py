@@ -43,9 +43,10 @@ def storages(tensors: Iterable[Tensor]) -> Iterator[UntypedStorage]:
     return (part.untyped_storage() for tensor in tensors for part in _parts(tensor))
 
 
-def state_tensors(optimizer: Optimizer) -> list[Tensor]:
-    """Every tensor in an optimizer's state."""
-    return list(_tensors(list(optimizer.state.values())))
+def state_tensors(optimizer: Optimizer, parameters: Iterable[Tensor] | None = None) -> list[Tensor]:
+    """Every tensor in an optimizer's state, or in its state of some parameters."""
+    states = optimizer.state.values() if parameters is None else (optimizer.state.get(parameter) for parameter in parameters)
+    return list(_tensors(list(states)))
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -95,9 +95,9 @@ class LabellingCounter(ByteCounter):
                 self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(self._label_gradient)
 
     def _label_state(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
-        for storage in storages(state_tensors(optimizer)):
-            self._label(storage, "optimizer")
         for group in optimizer.param_groups:
+            for storage in storages(state_tensors(optimizer, group["params"])):
+                self._label(storage, "optimizer")
             self._follow(group["params"])
 
     def _label_gradient(self, parameter: Tensor) -> None:

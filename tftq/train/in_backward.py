@@ -18,9 +18,9 @@ class AppliedInBackward:
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
         self._norms: list[Tensor] = []
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.register_post_accumulate_grad_hook(self._apply)
+        self._group = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
+        for parameter in self._group:
+            parameter.register_post_accumulate_grad_hook(self._apply)
 
     def take_norm(self, device: torch.device) -> Tensor:
         """The norm of all gradients applied since it was last taken, a scalar on `device`."""
@@ -30,5 +30,10 @@ class AppliedInBackward:
     def _apply(self, parameter: nn.Parameter) -> None:
         assert parameter.grad is not None
         self._norms.append(torch.linalg.vector_norm(parameter.grad))
-        self._optimizer.step()  # every other gradient is gone or not there yet
+        groups = self._optimizer.param_groups
+        self._optimizer.param_groups = [{**self._group[parameter], "params": [parameter]}]  # with the learning rate of now
+        try:
+            self._optimizer.step()
+        finally:
+            self._optimizer.param_groups = groups
         parameter.grad = None
