@@ -51,6 +51,14 @@ def test_a_gpu_tells_what_is_live_and_the_rest_of_its_peak_is_activations() -> N
     assert found == {**live, "activations": 12, "workspace": None}
 
 
+def test_a_gpus_gradients_are_those_of_the_record_that_has_most() -> None:
+    live = {"parameters": 5, "gradients": 0, "optimizer": 10, "left_over": 0}
+    batch = {"phase": "TRAIN_BATCH_0", "peak": 25, "components": {**live, "gradients": 5}, "peak_components": None}
+    after = {"phase": "AFTER_TRAINING", "peak": 30, "components": live, "peak_components": None}  # they are freed by then
+    found = stack_at_peak([batch, after])
+    assert (found["gradients"], found["activations"]) == (5, 10)
+
+
 def test_nothing_measured_is_said_to_be_so() -> None:
     rows = ledgers([record("train", "EPOCH_START", None)], budget_mb=4096)["train"].rows
     assert {row.verdict for row in rows} == {"not measured"}

@@ -1,7 +1,7 @@
 """The ledger of a run: what every byte at a peak was for, phase by phase, beside what each kind may take."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -97,10 +97,17 @@ def stack_of(record: Record) -> dict[str, int | None]:
     return {**dict.fromkeys(COMPONENTS), **live, "activations": peak - sum(live.values())}
 
 
-def stack_at_peak(records: Iterable[Record]) -> dict[str, int | None]:
-    """What the highest peak of some records was made of."""
+def stack_at_peak(records: Sequence[Record]) -> dict[str, int | None]:
+    """What the highest peak of some records was made of; on a GPU, with the most gradients that were live at any of them."""
     highest = max(records, key=lambda record: record["peak"] or 0, default=None)
-    return dict.fromkeys(COMPONENTS) if highest is None else stack_of(highest)
+    if highest is None:
+        return dict.fromkeys(COMPONENTS)
+    stack = stack_of(highest)
+    activations, gradients = stack["activations"], stack["gradients"]
+    if highest["peak_components"] is None and activations is not None and gradients is not None:
+        most = max(record["components"]["gradients"] for record in records if record["components"] is not None)
+        stack |= {"gradients": most, "activations": max(activations - (most - gradients), 0)}
+    return stack
 
 
 def _ledger(records: Sequence[Record], budget_mb: int) -> Ledger:
@@ -113,7 +120,7 @@ def _ledger(records: Sequence[Record], budget_mb: int) -> Ledger:
     peak = max((record["peak"] for record in records if record["peak"] is not None), default=None)
     rows.append(Row("peak", peak, min(PEAK_MB, budget_mb) * MIB))
     phases = dict.fromkeys(_phase(record) for record in records)
-    return Ledger(rows, {phase: stack_at_peak(record for record in records if _phase(record) == phase) for phase in phases})
+    return Ledger(rows, {phase: stack_at_peak([record for record in records if _phase(record) == phase]) for phase in phases})
 
 
 def _phase(record: Record) -> str:
