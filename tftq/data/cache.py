@@ -21,6 +21,7 @@ import pyarrow as pa
 import torch
 
 from tftq.data.columns import Column, Inputs
+from tftq.data.files import existing
 from tftq.data.source import Keep, Source
 from tftq.data.windows import Level, LogReturn, nothing_to_release
 from tftq.errors import DataError
@@ -79,9 +80,7 @@ def cached(recipe: BarsRecipe | TableRecipe, folder: Path, read: Callable[[Keep]
 
 def _key(recipe: BarsRecipe | TableRecipe) -> str:
     """What the rows depend on: the file's content, the options that matter, and the code that reads them, whatever is changed in it."""
-    if not recipe.path.is_file():
-        raise DataError(f"data.path: no file {recipe.path}; give the path of a parquet or CSV file")
-    with recipe.path.open("rb") as file:
+    with existing(recipe.path).open("rb") as file:
         content = hashlib.file_digest(file, "sha256").hexdigest()
     code = hashlib.sha256()
     for source in sorted(Path(__file__).parent.rglob("*.py")):

@@ -83,9 +83,7 @@ def read_file(path: Path | str) -> Columns:
         DataError: no such file, another ending, a damaged file (of parquet: its footer; its rows as they are read), a column
             that stands twice, or no rows.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise DataError(f"data.path: no file {path}; give the path of a parquet or CSV file")
+    path = existing(path)
     name = path.name.lower()
     with _readable(path):
         if name.endswith((".parquet", ".pq")):
@@ -101,6 +99,18 @@ def read_file(path: Path | str) -> Columns:
     if twice:
         raise DataError(f"data.path: {path} has several columns named {', '.join(map(repr, twice))}; rename or remove them")
     return columns
+
+
+def existing(path: Path | str) -> Path:
+    """The path of a file that is there.
+
+    Raises:
+        DataError: it is not.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"data.path: no file {path}; give the path of a parquet or CSV file")
+    return path
 
 
 @contextmanager
