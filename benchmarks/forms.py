@@ -3,7 +3,9 @@
     python benchmarks/forms.py                                  # test_data/structured.parquet
     python benchmarks/forms.py vic_electricity --data ../shared/data/bench/vic_electricity.csv
 
-Writes benchmarks/results/forms_<case>.json: q-risks, seconds and peak of tensor bytes of each form and seed, and of the table.
+    python benchmarks/forms.py es --forms knots lean --seeds 1 2 3 --name lean_es
+
+Writes benchmarks/results/<name>.json: q-risks, seconds and peak of tensor bytes of each form and seed, and of the table.
 """
 
 import argparse
@@ -11,7 +13,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from common import write_result
@@ -21,16 +23,23 @@ from tftq.data.windows import Datasets, Windows
 from tftq.memory.watch import MemoryWatch
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import Architecture, Form, TemporalFusionTransformer
-from tftq.recipe.schema import OptimizerRecipe, ScheduleRecipe, TableRecipe, TrainRecipe, ValidateRecipe
+from tftq.recipe.schema import BarsRecipe, OptimizerRecipe, ScheduleRecipe, TableRecipe, TrainRecipe, ValidateRecipe
 from tftq.train.device import seed_everything
 from tftq.train.loop import Trainer
-from tftq.train.precision import Precision
+from tftq.train.precision import Name, Precision
 from tftq.train.validation import naive_q_risk, validate
 
 CASES: dict[str, dict[str, Any]] = {
     "structured": {
         "data": {
-            **{"time": "time", "target": "sales", "known": ("promotion",), "observed": ("visits",), "calendar": ("hour", "weekday")},
+            **{
+                "kind": "table",
+                "time": "time",
+                "target": "sales",
+                "known": ("promotion",),
+                "observed": ("visits",),
+                "calendar": ("hour", "weekday"),
+            },
             **{"season": 168, "lookback": 48, "horizon": 24},
         },
         "path": Path("test_data/structured.parquet"),
@@ -40,7 +49,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "vic_electricity": {
         "data": {
-            **{"time": "Time", "target": "Demand", "known": ("Temperature", "Holiday")},
+            **{"kind": "table", "time": "Time", "target": "Demand", "known": ("Temperature", "Holiday")},
             **{
                 "calendar": ("hour", "weekday", "day_of_year"),
                 "season": 336,
@@ -55,8 +64,21 @@ CASES: dict[str, dict[str, Any]] = {
         "updates": 1000,
         "batch": 64,
     },
+    "es": {
+        "data": {"kind": "bars", "lookback": 60, "horizon": 10},
+        "path": Path("../shared/data/es/ESZ3_1m.parquet"),
+        "hidden": 64,
+        "updates": 400,
+        "batch": 32,
+    },
 }
-FORMS: tuple[Form, ...] = ("knots", "folded", "paper")
+# What is trained: the form and its gates, the number format and the optimizer. `lean` is what recipes/es225_lean.yaml does.
+FORMS: dict[str, tuple[Form, bool, Name, Literal["adamw", "adamw8bit"]]] = {
+    "knots": ("knots", False, "fp32", "adamw"),
+    "lean": ("knots", True, "bf16", "adamw8bit"),
+    "folded": ("folded", False, "fp32", "adamw"),
+    "paper": ("paper", False, "fp32", "adamw"),
+}
 
 
 class Part:
@@ -77,12 +99,19 @@ class Part:
         return self.windows.naive(self.order[torch.as_tensor(indices)])
 
 
-def train_form(case: dict[str, Any], data: Datasets, form: Form, seed: int, lr: float) -> dict[str, Any]:
+def train_form(case: dict[str, Any], data: Datasets, name: str, seed: int, lr: float) -> dict[str, Any]:
     """Train one form with one seed and measure it, and its table, on the held-out part."""
     seed_everything(seed)
     device = torch.device("cpu")
-    architecture = Architecture(case["hidden"], 4, 1, 0.1, (0.1, 0.5, 0.9), form, 64)
-    settings = TrainRecipe(epochs=1, batch_size=case["batch"], optimizer=OptimizerRecipe(lr=lr), schedule=ScheduleRecipe())
+    form, shared, number_format, optimizer = FORMS[name]
+    architecture = Architecture(case["hidden"], 4, 1, 0.1, (0.1, 0.5, 0.9), form, 64, shared)
+    settings = TrainRecipe(
+        precision=number_format,
+        epochs=1,
+        batch_size=case["batch"],
+        optimizer=OptimizerRecipe(name=optimizer, lr=lr),
+        schedule=ScheduleRecipe(),
+    )
     held_out = data.test or data.validation
     with tempfile.TemporaryDirectory() as folder:
         watch = MemoryWatch(Path(folder) / "memory.jsonl", device)
@@ -102,7 +131,7 @@ def train_form(case: dict[str, Any], data: Datasets, form: Form, seed: int, lr: 
     table, report = tabulate(model)
     tabulated = validate(table, held_out, 256, precision)
     return {
-        "form": form,
+        "form": name,
         "seed": seed,
         "lr": lr,
         "updates": case["updates"],
@@ -123,21 +152,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("case", nargs="?", choices=CASES, default="structured")
     parser.add_argument("--data", type=Path, help="the table, where it is not in its usual place")
-    parser.add_argument("--forms", nargs="+", default=FORMS, choices=FORMS)
+    parser.add_argument("--forms", nargs="+", default=list(FORMS), choices=list(FORMS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     parser.add_argument("--updates", type=int)
+    parser.add_argument("--name", help="of the result; forms_<case> where not said")
     parser.add_argument("--lr", type=float, default=3e-3)
     arguments = parser.parse_args()
     case = dict(CASES[arguments.case])
     case["updates"] = arguments.updates or case["updates"]
-    data = load_datasets(TableRecipe(kind="table", path=arguments.data or case["path"], **case["data"]))
+    kind = BarsRecipe if case["data"]["kind"] == "bars" else TableRecipe
+    data = load_datasets(kind(path=arguments.data or case["path"], **case["data"]))
     naive = naive_q_risk(data.test or data.validation)
     rows: list[dict[str, Any]] = []
     for seed in arguments.seeds:
         for form in arguments.forms:
             rows.append({**train_form(case, data, form, seed, arguments.lr), "naive_p50": naive})
             print(rows[-1], flush=True)
-            write_result(f"forms_{arguments.case}", rows)
+            write_result(arguments.name or f"forms_{arguments.case}", rows)
 
 
 if __name__ == "__main__":
