@@ -105,6 +105,9 @@ def test_paths_start_at_the_file_or_at_the_working_directory(load: Load, tmp_pat
     recipe = load(BARS, "data.path=mine.parquet")
     assert recipe.data.path == tmp_path / "elsewhere" / "mine.parquet"
     assert load(BARS).data.path == tmp_path / "bars.parquet"
+    cached = "name: a\ndata: {kind: bars, path: bars.parquet, cache: kept}\n"
+    assert load(cached).data.cache == tmp_path / "kept"
+    assert load(cached, "data.cache=null").data.cache is load(BARS).data.cache is None
 
 
 @pytest.mark.parametrize(
