@@ -10,6 +10,7 @@ WIDTH, HEIGHT = 460, 250  # close to the width of a phone, so that the text stay
 LEFT, RIGHT, TOP, BOTTOM = 54, 8, 14, 40
 MAX_LABELS = 10
 COLOURS = 7  # in the style: c0, c1 and so on
+MARK_WIDTH = 100  # of a name above a line across; the next one stands beside it, where lines may fall together
 DOTTED = 40  # columns up to which each value is marked with a dot
 
 Values = Sequence[float | None]  # one for each column; None where there is none
@@ -118,10 +119,10 @@ def bar_chart(
     gaps = [f"M{frame.x(i)} {frame.y(0)}V{TOP}h{max(width, 2)}V{frame.y(0)}z" for i in missing]  # one among thousands is seen too
     if gaps:
         parts.append(tag("path", d="".join(gaps), class_="gap"))
-    for name, value in marks.items():
+    for number, (name, value) in enumerate(marks.items()):
         y = frame.y(value)
         parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="mark"))
-        parts.append(tag("text", name, x=LEFT + 4, y=y - 5, class_="halo"))
+        parts.append(tag("text", name, x=LEFT + 4 + number * MARK_WIDTH, y=y - 5, class_="halo"))
     return _figure(title, list(groups), parts, missing=bool(missing))
 
 
