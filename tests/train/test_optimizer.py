@@ -1,17 +1,12 @@
 """Every trainable parameter in one group, by identity."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
 from tftq.errors import RecipeError
-from tftq.memory.components import state_tensors, storage_bytes
 from tftq.recipe.schema import OptimizerRecipe
-from tftq.train.checkpoint import load_checkpoint, save_checkpoint
 from tftq.train.optimizer import build_optimizer
-from tftq.train.schedule import Schedule
 
 
 class Net(nn.Module):
@@ -67,29 +62,3 @@ def test_a_shared_parameter_is_trained_once() -> None:
     model = Net()
     model.again = model.first
     assert_each_once(build_optimizer(model, OptimizerRecipe()), model)
-
-
-def test_moments_in_8_bits_train_as_those_in_32(tmp_path: Path) -> None:
-    def trained(name: str) -> tuple[float, torch.optim.Optimizer]:
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 64))
-        optimizer = build_optimizer(model, OptimizerRecipe(name=name, lr=3e-3))  # type: ignore[arg-type]
-        x, y = torch.randn(32, 64), torch.randn(32, 64)
-        for update in range(30):
-            loss = (model(x) - y).square().mean()
-            loss.backward()
-            Schedule(30, 0, 0, 1.0).apply(optimizer, update)
-            optimizer.step()
-            optimizer.zero_grad()
-        return loss.item(), optimizer
-
-    (loss, optimizer), (loss_8bit, optimizer_8bit) = trained("adamw"), trained("adamw8bit")
-    assert loss < 0.6 and loss_8bit == pytest.approx(loss, rel=0.02)
-    weights, biases = 2 * 64 * 256, 64 + 256
-    assert storage_bytes(state_tensors(optimizer)) == 2 * 4 * (weights + biases) + 4 * 4  # and a step counter each
-    blocks, tables = weights // 256, 2 * 2 * 256  # a scale to a block; the codes' values
-    assert storage_bytes(state_tensors(optimizer_8bit)) == 2 * (weights + 4 * blocks) + 2 * 4 * biases + 4 * tables + 4 * 4
-
-    path = tmp_path / "optimizer.pt"
-    save_checkpoint(path, {"optimizer": optimizer_8bit.state_dict()})
-    assert [group["name"] for group in load_checkpoint(path)["optimizer"]["param_groups"]] == ["weights", "others"]

@@ -9,6 +9,7 @@ from torch.optim import AdamW, Optimizer
 
 from tftq.errors import RecipeError
 from tftq.recipe.schema import OptimizerRecipe
+from tftq.train.adamw8bit import AdamW8bit
 
 
 class _Place(NamedTuple):
@@ -43,9 +44,7 @@ def build_optimizer(model: nn.Module, recipe: OptimizerRecipe) -> Optimizer:
         groups.setdefault(place, []).append(parameter)
     made = [_group(place, parameters, recipe) for place, parameters in groups.items()]
     if recipe.name == "adamw8bit":
-        from tftq.train.eight_bit import EagerAdamW8bit
-
-        return EagerAdamW8bit(made, lr=recipe.lr)
+        return AdamW8bit(made, lr=recipe.lr)
     return AdamW(made, lr=recipe.lr, fused=True)  # fused: one kernel a group, and no temporary as large as the largest parameter
 
 
