@@ -31,7 +31,7 @@ def measured(size: Size, recipe: Recipe) -> tuple[int, int]:
         with watch.watching():
             trainer = Trainer(
                 size.model(recipe),
-                RandomWindows(size, 2 * batch),
+                RandomWindows(size, 2 * batch * recipe.train.accumulate),
                 RandomWindows(size, batch, seed=2),
                 recipe.train,
                 Path(folder),
@@ -84,6 +84,19 @@ def test_within_a_twentieth_of_the_real_training(size: Size, hidden: int, batch:
     assert plan.validation.peak_bytes == pytest.approx(validation, rel=0.05)
     for peak in (plan.update, plan.validation):
         assert sum(peak.components.values()) == peak.peak_bytes
+
+
+LEAN = ("train.optimizer.in_backward=true", "train.clip_norm=null", "train.optimizer.name=adamw8bit", "model.gates=shared")
+
+
+@pytest.mark.parametrize("options", [LEAN, ("train.accumulate=2",)])
+def test_what_else_changes_the_peak_is_planned_too(options: tuple[str, ...]) -> None:
+    size = sized(Size(1, 18, 2, 20, 5), *architecture(64, "knots", *options))
+    recipe = size.recipe("none", "bf16", 8)
+    plan = planner(size).plan(recipe)["train"]
+    training, validation = measured(size, recipe)
+    assert plan.update.peak_bytes == pytest.approx(training, rel=0.05)
+    assert plan.validation.peak_bytes == pytest.approx(validation, rel=0.05)
 
 
 @pytest.mark.parametrize("form", ["knots", "folded", "paper"])
