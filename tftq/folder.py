@@ -17,7 +17,7 @@ from tftq.recipe.loading import resolved_yaml
 from tftq.recipe.schema import Recipe
 from tftq.versions import installed
 
-PACKAGES = ("torch", "torchao", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "numpy", "pyarrow", "pydantic")
+PACKAGES = ("torch", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "numpy", "pyarrow", "pydantic")
 
 
 class RunFolder:

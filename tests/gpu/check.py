@@ -7,7 +7,7 @@ no CUDA device, a measurement failed or a check did not pass; a missed target of
 
 tftq runs from the checkout and need not be installed. Packages that the machine lacks can be carried as wheels, as
 
-    pip install --no-index --find-links wheels torchao pydantic
+    pip install --no-index --find-links wheels pydantic
 """
 
 import argparse

@@ -22,6 +22,18 @@ def test_the_numbers_are_those_of_an_independent_implementation(signed: bool) ->
     assert dynamic_values(signed=signed) == pytest.approx(create_dynamic_map(signed=signed), rel=1e-5)
 
 
+@pytest.mark.parametrize("name", list(adamw8bit.MOMENTS))
+def test_a_number_gets_the_nearest_code_or_one_beside_it_that_is_hardly_farther(name: str) -> None:
+    values = torch.tensor(adamw8bit.MOMENTS[name])
+    table = adamw8bit._Table(values)
+    assert torch.equal(table.encode(values), torch.arange(256, dtype=torch.uint8))
+    low = -1.0 if name == "exp_avg" else 0.0
+    numbers = torch.cat([torch.linspace(low, 1, 20_001), torch.logspace(-9, 0, 20_001)])
+    distance = (table.decode(table.encode(numbers)) - numbers).abs()
+    nearest = (values[:, None] - numbers).abs().amin(0)
+    assert bool((distance <= nearest + numbers.abs() * 2.0**-9).all())  # ten bits of the fraction tell it
+
+
 class Regression(nn.Module):
     """A network, one batch of noise to fit, and an optimizer of its parameters."""
 

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 BLOCK = 256  # numbers that share a scale
 SMALLEST = 4096  # numbers of a parameter whose moments are worth it
 SLICE = 2**18  # numbers that are stepped together
+LEADING_BITS = 19  # of a float, by which its code is looked up: sign, exponent and ten bits of the fraction
 
 
 def dynamic_values(*, signed: bool) -> list[float]:
@@ -44,7 +45,7 @@ class AdamW8bit(Optimizer):
         self, params: Iterable[Tensor] | Iterable[dict[str, Any]], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
-        self._tables: dict[torch.device, dict[str, Tensor]] = {}
+        self._tables: dict[tuple[str, torch.device], _Table] = {}
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -88,7 +89,7 @@ class AdamW8bit(Optimizer):
         if f"{name}_scale" not in state:
             return moment.clone()
         scale = state[f"{name}_scale"][part.start // BLOCK : part.stop // BLOCK]
-        return self._table(name, moment.device)[moment.int()].view(-1, BLOCK).mul_(scale[:, None]).view(-1)
+        return self._table(name, moment.device).decode(moment).view(-1, BLOCK).mul_(scale[:, None]).view(-1)
 
     def _write(self, state: dict[str, Any], name: str, part: slice, moment: Tensor) -> None:
         if f"{name}_scale" not in state:
@@ -97,15 +98,38 @@ class AdamW8bit(Optimizer):
         blocks = moment.view(-1, BLOCK)
         scale = blocks.abs().amax(1)
         state[f"{name}_scale"][part.start // BLOCK : part.stop // BLOCK] = scale
-        table = self._table(name, moment.device)
         shares = blocks / scale.clamp(min=torch.finfo(torch.float32).tiny)[:, None]
-        state[name].view(-1)[part] = torch.bucketize(shares.view(-1), (table[1:] + table[:-1]) / 2, out_int32=True).to(torch.uint8)
+        state[name].view(-1)[part] = self._table(name, moment.device).encode(shares.view(-1))
 
-    def _table(self, name: str, device: torch.device) -> Tensor:
-        tables = self._tables.setdefault(device, {})
-        if name not in tables:
-            tables[name] = torch.tensor(MOMENTS[name], device=device)
-        return tables[name]
+    def _table(self, name: str, device: torch.device) -> "_Table":
+        if (name, device) not in self._tables:
+            self._tables[name, device] = _Table(torch.tensor(MOMENTS[name], device=device))
+        return self._tables[name, device]
+
+
+class _Table:
+    """From codes to the numbers that they stand for, and from numbers in [-1, 1] to the nearest code; both by looking up.
+
+    Args:
+        values: the numbers, ascending [256].
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+        # A search for each number would take forty times as long as looking it up by its leading bits, and is closer by next to nothing.
+        ignored = 32 - LEADING_BITS
+        patterns = torch.arange(2**LEADING_BITS, dtype=torch.int32, device=values.device) << ignored | 1 << (ignored - 1)
+        numbers = patterns.view(torch.float32).nan_to_num_(0.0)
+        self.codes = torch.bucketize(numbers, (values[1:] + values[:-1]) / 2, out_int32=True).to(torch.uint8)
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """The numbers of uint8 codes [count]."""
+        return self.values.index_select(0, codes.int())
+
+    def encode(self, numbers: Tensor) -> Tensor:
+        """The uint8 codes of numbers in [-1, 1] [count]."""
+        pattern = numbers.view(torch.int32) >> (32 - LEADING_BITS) & (2**LEADING_BITS - 1)
+        return self.codes.index_select(0, pattern)
 
 
 def _new_moments(parameter: Tensor) -> dict[str, Tensor]:
