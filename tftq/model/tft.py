@@ -102,20 +102,42 @@ class TemporalFusionTransformer(nn.Module):
         Returns:
             [batch, horizon, quantiles] in the target's unit, ascending.
         """
-        context = self._static_context(static)
-        selecting = context["selection"][:, None] if context else None  # [batch, 1, hidden]
-        enriching = context["enrichment"][:, None] if context else None
+        context = self.static_context(static)
+        return self.forecast(self.select_past(history, context), future, context)
 
-        # Variable selection
-        past = self.history_selection(self.history_scaling(history), selecting)  # [batch, lookback, hidden]
-        ahead = self.future_selection(self.history_scaling(future), selecting)  # [batch, horizon, hidden]
+    def static_context(self, static: Tensor | None) -> dict[str, Tensor]:
+        """What the static columns tell each part [batch, hidden]; empty where there are none."""
+        if self.static_selection is None or self.static_scaling is None:
+            assert static is None
+            return {}
+        assert static is not None
+        selected = self.static_selection(self.static_scaling(static))  # [batch, hidden]
+        return {use: network(selected) for use, network in self.static_contexts.items()}
+
+    def select_past(self, history: Tensor, context: dict[str, Tensor]) -> Tensor:
+        """What variable selection makes of raw history rows [batch, lookback, hidden]; each row's result depends on that row alone."""
+        selected: Tensor = self.history_selection(self.history_scaling(history), _over_time(context, "selection"))
+        return selected
+
+    def forecast(self, past: Tensor, future: Tensor, context: dict[str, Tensor]) -> Tensor:
+        """Forecast from what variable selection made of the history.
+
+        Args:
+            past: of `select_past` [batch, lookback, hidden].
+            future: raw known columns [batch, horizon, known columns].
+            context: of `static_context`.
+
+        Returns:
+            [batch, horizon, quantiles] in the target's unit, ascending.
+        """
+        ahead = self.future_selection(self.history_scaling(future), _over_time(context, "selection"))  # [batch, horizon, hidden]
 
         # Locality enhancement
         encoded, state = recompute(self.encoder, past, self._initial_state(context))
         decoded, _ = recompute(self.decoder, ahead, state)
         local = recompute(self._skip_lstm, past, ahead, encoded, decoded)  # [batch, time, hidden]
 
-        final = recompute(self._look_back, local, enriching)  # [batch, horizon, hidden]
+        final = recompute(self._look_back, local, _over_time(context, "enrichment"))  # [batch, horizon, hidden]
         return self.target_unscaling(self.heads(final))
 
     def _skip_lstm(self, past: Tensor, ahead: Tensor, encoded: Tensor, decoded: Tensor) -> Tensor:
@@ -153,18 +175,14 @@ class TemporalFusionTransformer(nn.Module):
             curves = FoldedCurves(arranged, hidden, shared=shared)
         return VariableSelection(columns, hidden, curves, context=context, dropout=dropout)
 
-    def _static_context(self, static: Tensor | None) -> dict[str, Tensor]:
-        """What the static columns tell each part [batch, hidden]; empty where there are none."""
-        if self.static_selection is None or self.static_scaling is None:
-            assert static is None
-            return {}
-        assert static is not None
-        selected = self.static_selection(self.static_scaling(static))  # [batch, hidden]
-        return {use: network(selected) for use, network in self.static_contexts.items()}
-
     def _initial_state(self, context: dict[str, Tensor]) -> tuple[Tensor, Tensor] | None:
         if not context:
             return None
         layers = self.encoder.num_layers
         hidden, cell = (context[use].expand(layers, -1, -1).contiguous() for use in ("lstm_hidden", "lstm_cell"))
         return hidden, cell
+
+
+def _over_time(context: dict[str, Tensor], use: str) -> Tensor | None:
+    """A context to broadcast over the rows of a window [batch, 1, hidden]; None where there are no static columns."""
+    return context[use][:, None] if context else None
