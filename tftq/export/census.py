@@ -1,18 +1,43 @@
 """Which products of a graph really run in integers, and how many of its weights are stored so: counted, not claimed."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
+from onnx import AttributeProto, TensorProto
 
 from tftq.export.measure import SEVERITY_ERROR
 
 INTEGER_PRODUCTS = ("QGemm", "QLinearMatMul", "MatMulInteger", "MatMulIntegerToFloat")
 FLOAT_PRODUCTS = ("Gemm", "FusedGemm", "MatMul", "FusedMatMul", "MatMulNBits")
+WEIGHT_INPUTS = {
+    **dict.fromkeys(("QGemm", "QLinearMatMul"), (3,)),
+    **dict.fromkeys(("MatMulInteger", "MatMulIntegerToFloat"), (1,)),
+    **dict.fromkeys(FLOAT_PRODUCTS, (0, 1)),
+    "LSTM": (1, 2),
+}
 MIN_WEIGHT_SIZE = 16  # smaller constants are shapes, signs and scales
+
+
+@dataclass(frozen=True)
+class Product:
+    """One product of the optimised graph.
+
+    Attributes:
+        operator: that computes it.
+        weight: the constant that it multiplies by; None where it multiplies two activations, as attention does.
+        type: what the weight is multiplied as, by ONNX's name; None without a weight.
+        size: weights.
+    """
+
+    operator: str
+    weight: str | None
+    type: str | None
+    size: int
 
 
 @dataclass(frozen=True)
@@ -21,14 +46,15 @@ class Census:
 
     Attributes:
         operators: how often each operator occurs in the optimised graph.
+        products: each product there, the LSTM's among them, an entry for each of its weights.
         integer_products: products of integers, by operator.
-        float_weight_products: products of a weight that remained in floating point, however it is stored; those of two activations, as in
-            attention, do not count.
+        float_weight_products: products of a weight that remained in floating point, however it is stored; without the LSTM's.
         int8_weight_share: share of all weights that are stored as INT8.
         int8_share_outside_lstm: the same without the LSTM's.
     """
 
     operators: dict[str, int]
+    products: list[Product]
     integer_products: dict[str, int]
     float_weight_products: int
     int8_weight_share: float
@@ -46,36 +72,56 @@ def take_census(path: Path, optimised: Path) -> Census:
     options.log_severity_level = SEVERITY_ERROR
     options.optimized_model_filepath = str(optimised)
     onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    fused = onnx.load(optimised).graph
-    constants = {tensor.name: int(np.prod(tensor.dims)) for tensor in fused.initializer}
-    for node in fused.node:
-        if node.op_type == "DequantizeLinear":  # one that was not fused: its INT8 weight is multiplied in floating point
-            constants[node.output[0]] = constants.get(node.input[0], 0)
-    operators = Counter(node.op_type for node in fused.node)
-    remained = sum(
-        node.op_type in FLOAT_PRODUCTS and any(constants.get(name, 0) >= MIN_WEIGHT_SIZE for name in node.input[:2]) for node in fused.node
-    )
+    parts = list(_graphs(onnx.load(optimised).graph))
+    operators = Counter(node.op_type for part in parts for node in part.node)
+    products = list(_products(parts))
     share, outside = _int8_shares(onnx.load(path).graph)
     return Census(
         operators=dict(sorted(operators.items())),
+        products=products,
         integer_products={name: operators[name] for name in INTEGER_PRODUCTS if operators[name]},
-        float_weight_products=remained,
+        float_weight_products=sum(product.operator in FLOAT_PRODUCTS and product.weight is not None for product in products),
         int8_weight_share=share,
         int8_share_outside_lstm=outside,
     )
 
 
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and those of its loops."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                yield from _graphs(attribute.g)
+
+
+def _products(parts: list[onnx.GraphProto]) -> Iterator[Product]:
+    constants = {tensor.name: tensor for part in parts for tensor in part.initializer}
+    dequantizers = {node.output[0]: node for part in parts for node in part.node if node.op_type == "DequantizeLinear"}
+    for node in (node for part in parts for node in part.node if node.op_type in WEIGHT_INPUTS):
+        weights = []
+        for name in (node.input[place] for place in WEIGHT_INPUTS[node.op_type]):
+            stored = multiplied = name
+            if name in dequantizers:  # one that was not fused: its INT8 weight is multiplied in floating point
+                stored, multiplied = dequantizers[name].input[:2]  # and that in its scale's
+            if stored in constants and (size := int(np.prod(constants[stored].dims))) >= MIN_WEIGHT_SIZE:
+                weights.append(Product(node.op_type, stored, TensorProto.DataType.Name(constants[multiplied].data_type), size))
+        yield from weights or [Product(node.op_type, None, None, 0)]
+
+
 def _int8_shares(graph: onnx.GraphProto) -> tuple[float, float]:
     """The share of INT8 among the weights, with and without the LSTM's."""
-    stored = {tensor.name: tensor for tensor in graph.initializer}
-    dequantized = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "DequantizeLinear"}
+    parts = list(_graphs(graph))
+    stored = {tensor.name: tensor for part in parts for tensor in part.initializer}
+    nodes = [node for part in parts for node in part.node]
+    dequantized = {node.output[0]: node.input[0] for node in nodes if node.op_type == "DequantizeLinear"}
     totals: Counter[tuple[bool, bool]] = Counter()  # (is INT8, is the LSTM's) -> weights
-    for node in graph.node:
+    for node in nodes:
         if node.op_type in ("Gemm", "MatMul", "LSTM"):
             for name in node.input[1:3]:
                 weight = stored.get(dequantized.get(name, name))
                 if weight is not None and len(weight.dims) >= 2:  # a bias has one dimension
-                    totals[weight.data_type == onnx.TensorProto.INT8, node.op_type == "LSTM"] += int(np.prod(weight.dims))
+                    totals[weight.data_type == TensorProto.INT8, node.op_type == "LSTM"] += int(np.prod(weight.dims))
     everything = sum(totals.values())
     outside = totals[True, False] + totals[False, False]
     integer = totals[True, False] + totals[True, True]

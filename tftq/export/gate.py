@@ -97,20 +97,41 @@ def prove(path: Path, model: nn.Module, batch: Batch, kind: Format, *, threads: 
     # One value that rounds the other way cannot move a forecast further than the rounding of all of them.
     ties = max(STEP, float(np.abs(floating - expected).max()) / spread) if kind.startswith("int8") else None
     checks = [
-        *_close("from torch, as written", as_written, expected, spread, tolerance, ties=ties),
-        *_close("from torch, as optimised", optimised, expected, spread, tolerance, ties=ties),
-        *_close("of batches of 1, 2 and 7 from all at once", parts, optimised[order], spread, BATCH_INVARIANCE, ties=ties),
-        _equals("values that are not finite", float((~np.isfinite(optimised)).sum()), 0),
-        _equals("quantiles out of order", float((optimised[..., 1:] < optimised[..., :-1]).sum()), 0),
+        *distances("from torch, as written", as_written, expected, spread, tolerance, ties=ties),
+        *distances("from torch, as optimised", optimised, expected, spread, tolerance, ties=ties),
+        *distances("of batches of 1, 2 and 7 from all at once", parts, optimised[order], spread, BATCH_INVARIANCE, ties=ties),
+        *soundness(optimised),
     ]
     if kind.startswith("int8"):
-        checks += [
-            _equals("products of float weights left", census.float_weight_products, 0),
-            _at_least("INT8 share of the weights outside the LSTM", census.int8_share_outside_lstm, INT8_SHARE),
-        ]
-    if not all(check.passed for check in checks):
-        raise GateError(f"{path.name} ({kind}) did not pass the gate and was not published:\n{table(checks)}")
+        checks += integrity(census)
+    require(f"{path.name} ({kind})", checks)
     return Proof(checks, float(np.abs(optimised - expected).max()), census, cost(path, threads=threads))
+
+
+def soundness(forecasts: np.ndarray) -> list[Check]:
+    """Forecasts [batch, horizon, quantiles] are finite, and their quantiles in order."""
+    return [
+        _equals("values that are not finite", float((~np.isfinite(forecasts)).sum()), 0),
+        _equals("quantiles out of order", float((forecasts[..., 1:] < forecasts[..., :-1]).sum()), 0),
+    ]
+
+
+def integrity(census: Census) -> list[Check]:
+    """The products are of integers, and so are the weights."""
+    return [
+        _equals("products of float weights left", census.float_weight_products, 0),
+        _at_least("INT8 share of the weights outside the LSTM", census.int8_share_outside_lstm, INT8_SHARE),
+    ]
+
+
+def require(what: str, checks: list[Check]) -> None:
+    """Let nothing through that failed a check.
+
+    Raises:
+        GateError: with the whole table.
+    """
+    if not all(check.passed for check in checks):
+        raise GateError(f"{what} did not pass the gate and was not published:\n{table(checks)}")
 
 
 def run(path: Path, batch: Batch, *, optimise: bool = True) -> np.ndarray:
@@ -144,7 +165,7 @@ def _chosen(batch: Batch, indices: Tensor) -> Batch:
     return Batch(batch.history[indices], batch.future[indices], static, batch.target[indices])
 
 
-def _close(name: str, ours: np.ndarray, reference: np.ndarray, spread: float, tolerance: float, *, ties: float | None) -> list[Check]:
+def distances(name: str, ours: np.ndarray, reference: np.ndarray, spread: float, tolerance: float, *, ties: float | None) -> list[Check]:
     """The largest distance; where values can lie on rounding ties, the median window's, and the largest against what ties may do."""
     with np.errstate(invalid="ignore"):  # Inf - Inf is NaN, which is within no tolerance
         windows = np.abs(ours - reference).max(axis=(1, 2)) / spread  # [batch]
