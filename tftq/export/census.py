@@ -75,7 +75,7 @@ def take_census(path: Path, optimised: Path) -> Census:
     parts = list(_graphs(onnx.load(optimised).graph))
     operators = Counter(node.op_type for part in parts for node in part.node)
     products = list(_products(parts))
-    share, outside = _int8_shares(onnx.load(path).graph)
+    share, outside = int8_shares(weight_counts(path))
     return Census(
         operators=dict(sorted(operators.items())),
         products=products,
@@ -109,19 +109,28 @@ def _products(parts: list[onnx.GraphProto]) -> Iterator[Product]:
         yield from weights or [Product(node.op_type, None, None, 0)]
 
 
-def _int8_shares(graph: onnx.GraphProto) -> tuple[float, float]:
-    """The share of INT8 among the weights, with and without the LSTM's."""
-    parts = list(_graphs(graph))
+def weight_counts(path: Path) -> Counter[tuple[bool, bool]]:
+    """How many weights of a model are stored as INT8 or not, and are the LSTM's or not: (INT8, LSTM's) -> weights."""
+    parts = list(_graphs(onnx.load(path).graph))
     stored = {tensor.name: tensor for part in parts for tensor in part.initializer}
     nodes = [node for part in parts for node in part.node]
     dequantized = {node.output[0]: node.input[0] for node in nodes if node.op_type == "DequantizeLinear"}
-    totals: Counter[tuple[bool, bool]] = Counter()  # (is INT8, is the LSTM's) -> weights
+    totals: Counter[tuple[bool, bool]] = Counter()
     for node in nodes:
         if node.op_type in ("Gemm", "MatMul", "LSTM"):
             for name in node.input[1:3]:
                 weight = stored.get(dequantized.get(name, name))
                 if weight is not None and len(weight.dims) >= 2:  # a bias has one dimension
                     totals[weight.data_type == TensorProto.INT8, node.op_type == "LSTM"] += int(np.prod(weight.dims))
+    return totals
+
+
+def int8_shares(totals: Counter[tuple[bool, bool]]) -> tuple[float, float]:
+    """The share of INT8 among the weights, with and without the LSTM's.
+
+    Args:
+        totals: of `weight_counts`, of a model or of its parts together.
+    """
     everything = sum(totals.values())
     outside = totals[True, False] + totals[False, False]
     integer = totals[True, False] + totals[True, True]

@@ -38,12 +38,22 @@ class Exported:
     quality: Validation
     test: Validation | None
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Everything that was written of it: the model, and what was proven."""
+        return self.path, self.path.with_suffix(".export.json")
+
+    @property
+    def file_bytes(self) -> int:
+        """The size of its models."""
+        return sum(path.stat().st_size for path in self.files if path.suffix == ".onnx")
+
     def summary(self) -> dict[str, object]:
         """The model's entry in summary.json."""
         cost = self.proof.cost
         return {
             "path": str(self.path),
-            "file_bytes": self.path.stat().st_size,
+            "file_bytes": self.file_bytes,
             **validation_summary(self.quality),
             **({} if self.test is None else {"test": validation_summary(self.test)}),
             "max_abs_diff": self.proof.max_abs_diff,
@@ -95,7 +105,7 @@ def export_model(
 def publish(exported: Mapping[Format, Exported], folder: Path) -> None:
     """Copy models and their proofs to the folder that ensembles load from, each whole, in place of those of the run before."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = [path for model in exported.values() for path in (model.path, model.path.with_suffix(".export.json"))]
+    files = [path for model in exported.values() for path in model.files]
     for stale in {*folder.glob("*.onnx"), *folder.glob("*.export.json")} - {folder / path.name for path in files}:
         stale.unlink()
     for path in files:
