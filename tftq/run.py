@@ -123,7 +123,8 @@ def _stages(job: Job, phases: QatSchedule | None) -> dict[str, Any]:
 
     if recipe.quant.method != "none":
         prepared = prepared_copy(table, lstm=recipe.quant.lstm).to(job.device)
-        calibrate(prepared, _calibration_batches(job, summary["batch_size"]))
+        batches = _calibration_batches(job, summary["batch_size"])
+        calibrate(prepared, batches, recipe.quant.calibration, percentile=recipe.quant.percentile)
         if "int8_ptq" in recipe.formats:
             exported["int8_ptq"] = _export(job, prepared, "int8_ptq")
         if phases is not None:

@@ -33,11 +33,9 @@ def test_it_computes_in_fp32_under_autocast(dtype: torch.dtype) -> None:
 
 
 def seen(low: float, high: float) -> ActivationQuantizer:
-    """A quantizer that observed a range."""
+    """A quantizer whose range is calibrated."""
     quantizer = ActivationQuantizer()
-    quantizer.observing = True
-    quantizer(torch.tensor([low, high]))
-    quantizer.observing = False
+    quantizer.cover(low, high)
     return quantizer
 
 
@@ -56,22 +54,26 @@ def test_it_learns_only_when_observing_in_training_and_always_rounds_in_eval(obs
         assert torch.equal(y, x) == (training and not enabled)
 
 
-def test_the_range_of_all_that_was_seen() -> None:
-    quantizer = ActivationQuantizer()
-    quantizer.observing = True
-    for values in ([-1.0, 0.5], [0.0, 1.55], [0.1, 0.2]):
-        assert quantizer(torch.tensor(values)).tolist() == pytest.approx(values)
-    assert (quantizer.low.item(), quantizer.high.item()) == pytest.approx((-1.0, 1.55))
-    assert (quantizer.scale.item(), quantizer.zero_point.item()) == (pytest.approx(0.01), 100)
-
-
-def test_the_moving_average_by_hand() -> None:
+def test_the_range_moves_once_an_update_by_hand() -> None:
     assert MOVING_AVERAGE == 0.01
     quantizer = seen(-1.0, 1.0)
-    quantizer.averaging = quantizer.observing = True
-    quantizer(torch.tensor([-3.0, 5.0]))
-    assert (quantizer.low.item(), quantizer.high.item()) == pytest.approx((-1.02, 1.04))  # a hundredth of the way to -3 and 5
-    assert quantizer.scale.item() == pytest.approx(2.06 / 255)
+    quantizer.observing = True
+    for values in ([-3.0, 5.0], [0.0, 7.0]):
+        assert quantizer(torch.tensor(values)).tolist() == values
+    assert (quantizer.low.item(), quantizer.high.item(), quantizer.scale.item()) == (-1.0, 1.0, pytest.approx(2 / 255))
+    for _ in range(2):  # the second time there is nothing new
+        quantizer.settle()
+        assert (quantizer.low.item(), quantizer.high.item()) == pytest.approx((-1.02, 1.06))  # a hundredth of the way to -3 and 7
+        assert quantizer.scale.item() == pytest.approx(2.08 / 255)
+
+
+def test_a_nan_that_was_observed_is_not_passed_over() -> None:
+    quantizer = seen(-1.0, 1.0)
+    quantizer.observing = True
+    quantizer(torch.tensor([torch.nan, 1.0]))
+    quantizer.settle()
+    with pytest.raises(QuantizationError, match=r"^gate: its range \[nan, nan\]"):
+        quantizer.check("gate")
 
 
 @pytest.mark.parametrize(("axis", "expected"), [(0, [3.0, 50.0]), (1, [1.0, 50.0, 3.0])])

@@ -13,6 +13,7 @@ from tftq.errors import QuantizationError
 from tftq.model.curves import TableCurves
 from tftq.model.grid import KnotGrid
 from tftq.model.tft import Form
+from tftq.quant.calibration import calibrating
 from tftq.quant.fake_quantize import quantizers
 from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable, check_ranges
 from tftq.quant.prepare import prepare, prepared_copy, swap_modules
@@ -23,11 +24,8 @@ Layer = TypeVar("Layer", bound=nn.Module)
 
 def observed(layer: Layer, *inputs: Tensor | None) -> Layer:
     """The layer after it has seen these inputs, in eval mode."""
-    for _, quantizer in quantizers(layer):
-        quantizer.observing = True
-    layer(*inputs)
-    for _, quantizer in quantizers(layer):
-        quantizer.observing = False
+    with calibrating(layer):
+        layer(*inputs)
     return layer.eval()
 
 

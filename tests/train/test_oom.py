@@ -155,10 +155,8 @@ class Cramped(TinyModel):
         self.room, self.fail_at, self.backward = room, fail_at, backward
         self.calls = 0
         self.quantizer = ActivationQuantizer()
-        self.quantizer.averaging = self.quantizer.observing = True
-        with torch.no_grad():
-            self.quantizer.low.fill_(-1)
-            self.quantizer.high.fill_(1)
+        self.quantizer.cover(-1.0, 1.0)
+        self.quantizer.observing = True
 
     def forward(self, history: Tensor, future: Tensor, static: Tensor | None = None) -> Tensor:
         self.quantizer.enabled = False

@@ -1,23 +1,30 @@
 """Streaming calibration: each layer's range from one pass over training windows, in memory that does not grow."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tftq.data.columns import Batch
 from tftq.errors import QuantizationError
-from tftq.quant.fake_quantize import ActivationQuantizer, quantizers
+from tftq.quant.fake_quantize import ActivationQuantizer, WeightQuantizer, quantizers, unrounded
 from tftq.quant.modules import check_ranges
+from tftq.quant.observers import Method, Observer, observer_of
+
+PERCENTILE = 99.99
 
 
-@torch.no_grad()
-def calibrate(model: nn.Module, batches: Iterable[Batch]) -> None:
+def calibrate(model: nn.Module, batches: Iterable[Batch], method: Method = "minmax", *, percentile: float = PERCENTILE) -> None:
     """Give every quantizer the range of what passes through it in the float model, independent of how it is batched.
 
     Args:
         model: a prepared model; its dropout is off during the pass, and its modes and switches are restored.
         batches: training windows, on the model's device.
+        method: `minmax` covers everything; `moving_average` the average of the windows' extremes; `percentile` leaves out what is rare;
+            `mse` makes the squares of the rounding errors least.
+        percentile: of the method `percentile`, in (50, 100].
 
     Raises:
         QuantizationError: there is no batch, or an input is not finite, or a range was never observed or is not finite; the first
@@ -25,27 +32,84 @@ def calibrate(model: nn.Module, batches: Iterable[Batch]) -> None:
     """
     modes = {module: module.training for module in model.modules()}
     model.eval()
-    for _, quantizer in quantizers(model):
-        quantizer.train()  # a quantizer in training mode that is not enabled lets floats pass, and learns
-        quantizer.observing, quantizer.enabled = True, False
-        if isinstance(quantizer, ActivationQuantizer):
-            quantizer.low.fill_(torch.inf)
-            quantizer.high.fill_(-torch.inf)
-            quantizer.averaging = False
-    count = 0
-    for batch in batches:
-        _refuse_not_finite(batch, count)
-        model(*batch.inputs)
-        count += 1
-    for _, quantizer in quantizers(model):
-        quantizer.observing = False
-        if isinstance(quantizer, ActivationQuantizer):
-            quantizer.averaging = True  # from here on, QAT moves the range gently
-    for module, training in modes.items():
-        module.training = training
-    if count == 0:
-        raise QuantizationError("calibration got no batch: give at least one training window (quant.calibration_windows)")
+    try:
+        with torch.no_grad(), calibrating(model, method, percentile=percentile):
+            count = 0
+            for batch in batches:
+                _refuse_not_finite(batch, count)
+                model(*batch.inputs)
+                count += 1
+            if count == 0:
+                raise QuantizationError("calibration got no batch: give at least one training window (quant.calibration_windows)")
+    finally:
+        for module, training in modes.items():
+            module.training = training
     check_ranges(model)
+
+
+@contextmanager
+def calibrating(model: nn.Module, method: Method = "minmax", *, percentile: float = PERCENTILE) -> Iterator[None]:
+    """Let the quantizers of a model look at what passes through it, unrounded; in the end their ranges are those of that alone.
+
+    Args: as of `calibrate`.
+
+    Raises:
+        QuantizationError: what entered a quantizer was not finite; names the first one in the order of the computation.
+    """
+    make_observer = observer_of(method, percentile)
+    seen: dict[str, _Seen] = {}  # in the order of the computation
+    hooks = []
+    with unrounded(model):
+        try:
+            for name, quantizer in quantizers(model):
+                if isinstance(quantizer, WeightQuantizer):
+                    quantizer.observing = True
+                else:
+                    quantizer.forget()
+                    hooks.append(quantizer.register_forward_pre_hook(_looking(name, seen, make_observer)))
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+    _refuse_what_passed(seen)
+    for name, quantizer in quantizers(model):
+        if isinstance(quantizer, ActivationQuantizer) and name in seen:  # what was not reached stays without a range, which is refused
+            quantizer.cover(*seen[name].observer.range())
+
+
+@dataclass
+class _Seen:
+    """What entered one quantizer."""
+
+    observer: Observer
+    values: int = 0
+    nans: int = 0
+    infinities: int = 0
+
+
+def _looking(name: str, seen: dict[str, _Seen], make_observer: Callable[[], Observer]) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+    def look(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        x = inputs[0].detach()
+        entry = seen.setdefault(name, _Seen(make_observer()))
+        entry.values += x.numel()
+        if bool(x.isfinite().all()):
+            entry.observer.observe(x)
+        else:
+            entry.nans += int(x.isnan().sum())
+            entry.infinities += int(x.isinf().sum())
+
+    return look
+
+
+def _refuse_what_passed(seen: dict[str, _Seen]) -> None:
+    bad = [(name, entry) for name, entry in seen.items() if entry.nans or entry.infinities]
+    if bad:
+        name, entry = bad[0]
+        more = f", as in {len(bad) - 1} after it" if len(bad) > 1 else ""
+        raise QuantizationError(
+            f"calibration: {entry.nans} NaN and {entry.infinities} Inf among the {entry.values} values that entered {name}{more}; it is "
+            "the first tensor with such values: look at the weights before it, or leave out the windows that overflow there"
+        )
 
 
 def _refuse_not_finite(batch: Batch, number: int) -> None:
@@ -53,6 +117,8 @@ def _refuse_not_finite(batch: Batch, number: int) -> None:
     for name in ("history", "future", "static"):
         tensor = getattr(batch, name)
         if tensor is not None and not bool(tensor.isfinite().all()):
+            nans, infinities = int(tensor.isnan().sum()), int(tensor.isinf().sum())
             raise QuantizationError(
-                f"calibration: {name} of batch {number} is not finite; only windows without NaN or Inf can be calibrated on"
+                f"calibration: {name} of batch {number} is not finite: {nans} NaN and {infinities} Inf; only windows without them can be "
+                "calibrated on"
             )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tftq.model.recompute import recomputing
 from tftq.quant.parameters import INT8, UINT8, IntegerType, check_range, quantization_parameters
 
-MOVING_AVERAGE = 0.01  # the weight of a new batch in the range of an activation while QAT observes
+MOVING_AVERAGE = 0.01  # the weight of an update's windows in the range of an activation while QAT observes
 
 
 class _FakeQuantize(torch.autograd.Function):
@@ -73,36 +73,60 @@ class Quantizer(nn.Module):
 
 
 class ActivationQuantizer(Quantizer):
-    """UINT8 for a whole tensor, static: the range of what was seen, or its moving average during QAT."""
+    """UINT8 for a whole tensor, static: the range of calibration, moved gently by what QAT observes.
+
+    An update moves it once, by the extremes of all its windows, in however many forward passes they came: what was seen waits in
+    `seen_low` and `seen_high` until `settle`.
+    """
 
     low: Tensor
     high: Tensor
+    seen_low: Tensor
+    seen_high: Tensor
 
     def __init__(self) -> None:
         super().__init__(UINT8, ())
-        self.averaging = False
-        self.register_buffer("low", torch.tensor(torch.inf))
-        self.register_buffer("high", torch.tensor(-torch.inf))
+        for name in ("low", "seen_low"):
+            self.register_buffer(name, torch.tensor(torch.inf))
+        for name in ("high", "seen_high"):
+            self.register_buffer(name, torch.tensor(-torch.inf))
 
     def forward(self, x: Tensor) -> Tensor:
         """Args: x any shape. Returns: x, rounded to what UINT8 can say where active."""
         if self.learning:
-            self._observe(x.detach())
+            low, high = torch.aminmax(x.detach().float())
+            self.seen_low.copy_(torch.minimum(self.seen_low, low))
+            self.seen_high.copy_(torch.maximum(self.seen_high, high))
         return fake_quantize(x, self.scale, self.zero_point, self.kind) if self.active else x
+
+    def cover(self, low: float, high: float) -> None:
+        """Take a range, such as calibration's."""
+        self.low.fill_(low)
+        self.high.fill_(high)
+        self._forget_seen()
+        self._cover(self.low, self.high)
+
+    def forget(self) -> None:
+        """Be as if nothing had been observed yet."""
+        self.low.fill_(torch.inf)
+        self.high.fill_(-torch.inf)
+        self._forget_seen()
+
+    def settle(self) -> None:
+        """Between two updates: move the range towards what was seen since the last time, if anything was."""
+        unseen = (self.seen_low == torch.inf) & (self.seen_high == -torch.inf)  # so that a NaN counts as seen
+        self.low.copy_(torch.where(unseen, self.low, self.low.lerp(self.seen_low, MOVING_AVERAGE)))
+        self.high.copy_(torch.where(unseen, self.high, self.high.lerp(self.seen_high, MOVING_AVERAGE)))
+        self._forget_seen()
+        self._cover(self.low, self.high)
 
     def check(self, name: str) -> None:
         """Raises QuantizationError, naming the tensor, if the range was never observed or is not finite."""
         check_range(self.low, self.high, name)
 
-    def _observe(self, x: Tensor) -> None:
-        low, high = torch.aminmax(x.float())
-        if self.averaging:
-            self.low.lerp_(low, MOVING_AVERAGE)
-            self.high.lerp_(high, MOVING_AVERAGE)
-        else:
-            self.low.copy_(torch.minimum(self.low, low))
-            self.high.copy_(torch.maximum(self.high, high))
-        self._cover(self.low, self.high)
+    def _forget_seen(self) -> None:
+        self.seen_low.fill_(torch.inf)
+        self.seen_high.fill_(-torch.inf)
 
 
 class WeightQuantizer(Quantizer):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch import nn
 
 from tftq.errors import QuantizationError
-from tftq.quant.fake_quantize import quantizers
+from tftq.quant.fake_quantize import ActivationQuantizer, quantizers
 
 
 class Phase(NamedTuple):
@@ -47,7 +47,9 @@ class QatSchedule:
         return Phase(observing=self.observe <= update < self.freeze, enabled=update >= self.fake_quant)
 
     def apply(self, model: nn.Module, update: int) -> None:
-        """Set every quantizer of the model to the update's phase."""
+        """Set every quantizer of the model to the update's phase, after what the update before it was to leave."""
         phase = self.phase(update)
         for _, quantizer in quantizers(model):
+            if isinstance(quantizer, ActivationQuantizer):
+                quantizer.settle()
             quantizer.observing, quantizer.enabled = phase

@@ -31,6 +31,9 @@ _IDLE: tuple[tuple[KeyPath, Callable[[Recipe], bool], str], ...] = (
         "model.form is not knots, so that each variable gets the knots that its curve needs",
     ),
     (("quant", "calibration_windows"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
+    (("quant", "calibration"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
+    (("quant", "percentile"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
+    (("quant", "percentile"), lambda recipe: recipe.quant.calibration != "percentile", "quant.calibration is not percentile"),
     (("quant", "lstm"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
     (("quant", "qat"), lambda recipe: recipe.quant.method != "qat", "quant.method is not qat"),
     (

@@ -269,6 +269,8 @@ class QuantRecipe(Section):
 
     method: Literal["none", "ptq", "qat"] = "none"
     calibration_windows: Count = 256
+    calibration: Literal["minmax", "moving_average", "percentile", "mse"] = "minmax"  # how a range comes from what was seen
+    percentile: Annotated[float, Gt(50), Le(100)] = 99.99  # of calibration percentile: what lies beyond, at each end, is left out
     lstm: Literal["fp32", "int8"] = "fp32"  # how the LSTM's weights are stored
     qat: QatRecipe = QatRecipe()
 

@@ -1,0 +1,108 @@
+"""What calibration keeps of each tensor it sees: a few numbers or a histogram, whatever passes through."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from tftq.errors import QuantizationError
+from tftq.quant.histogram import Histogram, least_error_range, percentile_range
+
+Method = Literal["minmax", "moving_average", "percentile", "mse"]
+
+WINDOW_WEIGHT = 0.01  # of a window in the moving average, once there are as many as make it their mean
+
+
+class Observer(ABC):
+    """The range of one tensor, from one pass."""
+
+    @abstractmethod
+    def observe(self, x: Tensor) -> None:
+        """Look at what windows passed through the tensor [windows, ...], all of it finite."""
+
+    @abstractmethod
+    def range(self) -> tuple[float, float]:
+        """The range of everything that was looked at, at least once."""
+
+
+class MinMax(Observer):
+    """The smallest and the largest value."""
+
+    def __init__(self) -> None:
+        self._low, self._high = torch.inf, -torch.inf
+
+    def observe(self, x: Tensor) -> None:
+        low, high = (end.item() for end in torch.aminmax(x))
+        self._low, self._high = min(self._low, low), max(self._high, high)
+
+    def range(self) -> tuple[float, float]:
+        return self._low, self._high
+
+
+class MovingAverage(Observer):
+    """Each window's smallest and largest value, averaged in the order of the windows.
+
+    The n-th window counts 1/n, so that the average is the mean, until that is less than `WINDOW_WEIGHT`. Windows, not batches, are what is
+    averaged: the batch size does not matter.
+    """
+
+    def __init__(self) -> None:
+        self._windows, self._low, self._high = 0, 0.0, 0.0
+
+    def observe(self, x: Tensor) -> None:
+        ends = torch.stack(torch.aminmax(x.flatten(1), dim=1), dim=1)  # [windows, 2]
+        for low, high in ends.tolist():
+            self._windows += 1
+            weight = max(WINDOW_WEIGHT, 1 / self._windows)
+            self._low += weight * (low - self._low)
+            self._high += weight * (high - self._high)
+
+    def range(self) -> tuple[float, float]:
+        return self._low, self._high
+
+
+class FromHistogram(Observer):
+    """A range that is read from a histogram of all values.
+
+    Args:
+        read: the range of a histogram.
+    """
+
+    def __init__(self, read: Callable[[Histogram], tuple[float, float]]) -> None:
+        self._read = read
+        self._histogram: Histogram | None = None
+
+    def observe(self, x: Tensor) -> None:
+        self._histogram = self._histogram or Histogram(x.device)
+        self._histogram.add(x)
+
+    def range(self) -> tuple[float, float]:
+        assert self._histogram is not None
+        return self._read(self._histogram)
+
+
+def observer_of(method: Method, percentile: float) -> Callable[[], Observer]:
+    """What makes a new observer for each tensor.
+
+    Args:
+        method: how a range comes from what was seen.
+        percentile: of the method `percentile`, in (50, 100].
+
+    Raises:
+        QuantizationError: there is no such method or percentile.
+    """
+    if not 50 < percentile <= 100:
+        raise QuantizationError(f"calibration: found percentile {percentile}; allowed: above 50, at most 100")
+    match method:
+        case "minmax":
+            return MinMax
+        case "moving_average":
+            return MovingAverage
+        case "percentile":
+            return partial(FromHistogram, partial(percentile_range, percentile=percentile))
+        case "mse":
+            return partial(FromHistogram, least_error_range)
+    raise QuantizationError(f"calibration: found method {method!r}; allowed: {', '.join(get_args(Method))}")
