@@ -34,8 +34,18 @@ class Made:
     def graph(self) -> onnx.GraphProto:
         return onnx.load(self.path).graph
 
+    @property
+    def nodes(self) -> list[onnx.NodeProto]:
+        """Those of the graph and of its loops."""
+        return nodes_of(self.graph)
+
 
 Make = Callable[[str], Made]
+
+
+def nodes_of(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    inner = [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
+    return [*graph.node, *(node for part in inner for node in nodes_of(part))]
 
 
 def table_225() -> TemporalFusionTransformer:

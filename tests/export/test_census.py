@@ -9,7 +9,7 @@ import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from tests.export.conftest import Make
-from tftq.export.census import Census, take_census
+from tftq.export.census import Census, Product, take_census
 
 node = helper.make_node
 QUANTIZED_INPUT = [
@@ -60,6 +60,7 @@ def test_what_fuses_is_an_integer_product(tmp_path: Path, nodes: list[NodeProto]
     assert (census.integer_products, census.float_weight_products) == ({fused: 1}, 0)
     assert (census.int8_weight_share, census.int8_share_outside_lstm) == (1.0, 1.0)
     assert census.operators[fused] == 1
+    assert census.products == [Product(fused, "int8", "INT8", 256)]
 
 
 @pytest.mark.parametrize(
@@ -75,12 +76,15 @@ def test_an_int8_weight_that_is_multiplied_in_float_is_found_out(tmp_path: Path,
     """Stored in INT8, and dequantized to be multiplied: the file is small, and the product is not an integer one."""
     census = count(tmp_path, nodes)
     assert (census.integer_products, census.float_weight_products, census.int8_weight_share) == ({}, 1, 1.0)
+    (product,) = census.products
+    assert product.type == ("UINT8" if product.operator == "MatMulNBits" else "FLOAT") and product.size == 256
 
 
 def test_a_float_weight_is_a_float_product(tmp_path: Path) -> None:
     census = count(tmp_path, [node("MatMul", ["x", "float"], ["y"])])
     assert (census.integer_products, census.float_weight_products) == ({}, 1)
     assert (census.int8_weight_share, census.int8_share_outside_lstm) == (0.0, 0.0)
+    assert census.products == [Product("MatMul", "float", "FLOAT", 256)]
 
 
 def test_shares_count_weights_and_products_of_activations_do_not_count(tmp_path: Path) -> None:
@@ -96,17 +100,24 @@ def test_shares_count_weights_and_products_of_activations_do_not_count(tmp_path:
     census = count(tmp_path, nodes)
     assert (census.integer_products, census.float_weight_products) == ({"MatMulIntegerToFloat": 1}, 0)
     assert census.int8_weight_share == census.int8_share_outside_lstm == pytest.approx(256 / 264)
+    assert [(product.weight, product.type) for product in census.products] == [("int8", "INT8")] + 3 * [(None, None)]
 
 
 @pytest.mark.parametrize("name", ["small int8", "folded int8", "paper int8", "large int8", "large int8, lstm fp32"])
 def test_no_float_weight_is_multiplied_in_an_int8_export(make: Make, name: str, tmp_path: Path) -> None:
     made = make(name)
     census = take_census(made.path, tmp_path / "optimised.onnx")
-    products = sum(node.op_type in ("Gemm", "MatMul") for node in made.graph.node)
+    products = sum(node.op_type in ("Gemm", "MatMul") for node in made.nodes)
     of_activations = 2  # query · key, weights · value
     assert census.float_weight_products == 0
     assert sum(census.integer_products.values()) == products - of_activations
     assert census.int8_share_outside_lstm >= 0.98
+    named = {product.weight: product for product in census.products if product.weight}
+    tables = {f"{part}_selection.curves.integers" for part in ("history", "future")}
+    assert {named[table].operator for table in tables} == {"MatMulIntegerToFloat"}
+    lstm = {weight for weight in named if weight.startswith(("encoder.", "decoder."))}
+    assert {named[weight].type for weight in lstm} == {"FLOAT"} and {named[weight].type for weight in named.keys() - lstm} == {"INT8"}
+    assert sum(product.type == "INT8" for product in census.products) == sum(census.integer_products.values())
     in_lstm = [tensor for tensor in made.graph.initializer if tensor.name.startswith(("encoder.ih_0", "encoder.hh_0"))]
     assert len(in_lstm) == 2
     stored_in_float = {tensor.data_type for tensor in in_lstm} == {TensorProto.FLOAT}

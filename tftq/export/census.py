@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import AttributeProto, TensorProto
+from onnx import TensorProto
 
 from tftq.export.measure import SEVERITY_ERROR
+from tftq.export.scan import every_graph
 
 INTEGER_PRODUCTS = ("QGemm", "QLinearMatMul", "MatMulInteger", "MatMulIntegerToFloat")
 FLOAT_PRODUCTS = ("Gemm", "FusedGemm", "MatMul", "FusedMatMul", "MatMulNBits")
@@ -20,7 +21,7 @@ WEIGHT_INPUTS = {
     **dict.fromkeys(FLOAT_PRODUCTS, (0, 1)),
     "LSTM": (1, 2),
 }
-MIN_WEIGHT_SIZE = 16  # smaller constants are shapes, signs and scales
+MIN_FLOAT_WEIGHTS = 16  # of a product; smaller float constants are signs and scales
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def take_census(path: Path, optimised: Path) -> Census:
     options.log_severity_level = SEVERITY_ERROR
     options.optimized_model_filepath = str(optimised)
     onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    parts = list(_graphs(onnx.load(optimised).graph))
+    parts = list(every_graph(onnx.load(optimised).graph))
     operators = Counter(node.op_type for part in parts for node in part.node)
     products = list(_products(parts))
     share, outside = int8_shares(weight_counts(path))
@@ -86,32 +87,23 @@ def take_census(path: Path, optimised: Path) -> Census:
     )
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and those of its loops."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                yield from _graphs(attribute.g)
-
-
 def _products(parts: list[onnx.GraphProto]) -> Iterator[Product]:
     constants = {tensor.name: tensor for part in parts for tensor in part.initializer}
     dequantizers = {node.output[0]: node for part in parts for node in part.node if node.op_type == "DequantizeLinear"}
     for node in (node for part in parts for node in part.node if node.op_type in WEIGHT_INPUTS):
-        weights = []
+        weights, fewest = [], 1 if node.op_type in INTEGER_PRODUCTS else MIN_FLOAT_WEIGHTS
         for name in (node.input[place] for place in WEIGHT_INPUTS[node.op_type]):
             stored = multiplied = name
             if name in dequantizers:  # one that was not fused: its INT8 weight is multiplied in floating point
                 stored, multiplied = dequantizers[name].input[:2]  # and that in its scale's
-            if stored in constants and (size := int(np.prod(constants[stored].dims))) >= MIN_WEIGHT_SIZE:
+            if stored in constants and (size := int(np.prod(constants[stored].dims))) >= fewest:
                 weights.append(Product(node.op_type, stored, TensorProto.DataType.Name(constants[multiplied].data_type), size))
         yield from weights or [Product(node.op_type, None, None, 0)]
 
 
 def weight_counts(path: Path) -> Counter[tuple[bool, bool]]:
     """How many weights of a model are stored as INT8 or not, and are the LSTM's or not: (INT8, LSTM's) -> weights."""
-    parts = list(_graphs(onnx.load(path).graph))
+    parts = list(every_graph(onnx.load(path).graph))
     stored = {tensor.name: tensor for part in parts for tensor in part.initializer}
     nodes = [node for part in parts for node in part.node]
     dequantized = {node.output[0]: node.input[0] for node in nodes if node.op_type == "DequantizeLinear"}

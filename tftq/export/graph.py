@@ -9,9 +9,11 @@ from pathlib import Path
 
 import onnx
 import torch
+from torch import nn
 
 from tftq.export.measure import METADATA_KEY
-from tftq.export.operators import deploy
+from tftq.export.operators import compute_by_window, deploy
+from tftq.export.scan import every_graph, write_scans
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.versions import installed
 
@@ -30,15 +32,31 @@ def build_graph(model: TemporalFusionTransformer, metadata: Mapping[str, object]
     Returns:
         The serialized model; the same for the same model.
     """
-    inputs = model.inputs
-    shapes = inputs.shapes(EXAMPLE_BATCH)
+    deployed = deploy(model, half=half)
+    if not half:  # a GPU wants few and large products
+        compute_by_window(deployed)
+    return trace(deployed, model.inputs.shapes(EXAMPLE_BATCH), "forecast", {**describe_inputs(model), **metadata})
+
+
+def trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], output: str, metadata: Mapping[str, object]) -> bytes:
+    """An ONNX model of any network that `deploy` made, or that is made of one.
+
+    Args:
+        network: in eval mode.
+        shapes: its inputs by name and in order, each of a batch of `EXAMPLE_BATCH`.
+        output: the name of its one output.
+        metadata: what to note in the file, as JSON.
+
+    Returns:
+        The serialized model; the same for the same network.
+    """
     batch = torch.export.Dim("batch")
     with _quiet():
         program = torch.onnx.export(
-            deploy(model, half=half).cpu(),
+            network.cpu(),
             tuple(torch.zeros(shape) for shape in shapes.values()),
             input_names=list(shapes),
-            output_names=["forecast"],
+            output_names=[output],
             dynamic_shapes=tuple({0: batch} for _ in shapes),
             opset_version=OPSET,
             dynamo=True,
@@ -47,8 +65,9 @@ def build_graph(model: TemporalFusionTransformer, metadata: Mapping[str, object]
         )
     assert program is not None
     graph = program.model_proto
+    write_scans(graph)
     _strip(graph)
-    _describe(graph, {**describe_inputs(model), "versions": _versions(), **metadata})
+    _describe(graph, {"versions": _versions(), **metadata})
     onnx.checker.check_model(graph, full_check=False)
     return graph.SerializeToString(deterministic=True)
 
@@ -80,11 +99,12 @@ def read_metadata(model: onnx.ModelProto | Path | str) -> dict[str, object]:
 
 def _strip(graph: onnx.ModelProto) -> None:
     """Drop the tracer's notes: they are a third of a small file, and hold paths of the machine."""
-    graph.doc_string = graph.graph.doc_string = ""
-    del graph.graph.value_info[:]
-    for part in (*graph.graph.node, *graph.graph.initializer, *graph.graph.input, *graph.graph.output, graph.graph):
-        part.doc_string = ""
-        del part.metadata_props[:]
+    graph.doc_string = ""
+    for whole in every_graph(graph.graph):
+        del whole.value_info[:]
+        for part in (*whole.node, *whole.initializer, *whole.input, *whole.output, whole):
+            part.doc_string = ""
+            del part.metadata_props[:]
 
 
 def _describe(graph: onnx.ModelProto, metadata: Mapping[str, object]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tftq.export.scan import each_window
 from tftq.model.curves import TableCurves
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable, check_ranges
@@ -35,7 +36,7 @@ def dequantized(x: Tensor, scale: Tensor, zero_point: Tensor, *, axis: int | Non
 
 
 class IntegerLinear(nn.Module):
-    """UINT8 input, INT8 weight per output channel, INT32 bias: a Gemm between dequantizers, which fuses to QGemm.
+    """UINT8 input, INT8 weight per output channel, INT32 bias: a product between dequantizers, which runtimes fuse.
 
     Args:
         linear: the layer with its quantizers, calibrated.
@@ -49,25 +50,29 @@ class IntegerLinear(nn.Module):
         self.weight_zero = _constant(torch.zeros_like(quantizer.scale, dtype=torch.int8))
         self.input_scale = _constant(linear.input_quantizer.scale)
         self.input_zero = _constant(linear.input_quantizer.zero_point.to(torch.uint8))
+        self.outputs = len(quantizer.scale)
         self.has_bias = linear.bias is not None
         if linear.bias is not None:
             scale = linear.bias_scale()
             self.bias = _constant(quantize(linear.bias, scale, torch.zeros_like(quantizer.zero_point), INT32))
             self.bias_scale = _constant(scale)
             self.bias_zero = _constant(torch.zeros_like(scale, dtype=torch.int32))
+        else:
+            self.weight = _constant(self.weight.T.contiguous())  # [inputs, outputs], as MatMul wants it
 
     def forward(self, x: Tensor) -> Tensor:
         """Args: x [..., inputs]. Returns: [..., outputs]."""
+        if not self.has_bias:  # OpenVINO fails where a Gemm without bias is reshaped
+            operands = self._input(x), dequantized(self.weight, self.weight_scale, self.weight_zero, axis=1)
+            return onnx_operator("MatMul", operands, (*x.shape[:-1], self.outputs), torch.float32)
         rows = x.flatten(0, -2)  # a product of more dimensions would not be fused with its bias
-        integers = quantized(rows, self.input_scale, self.input_zero)
-        operands = [
-            dequantized(integers, self.input_scale, self.input_zero),
-            dequantized(self.weight, self.weight_scale, self.weight_zero, axis=0),
-        ]
-        if self.has_bias:
-            operands.append(dequantized(self.bias, self.bias_scale, self.bias_zero, axis=0))
-        shape = (rows.shape[0], self.weight.shape[0])
-        return onnx_operator("Gemm", tuple(operands), shape, torch.float32, transB=1).unflatten(0, x.shape[:-1])
+        weight = dequantized(self.weight, self.weight_scale, self.weight_zero, axis=0)
+        bias = dequantized(self.bias, self.bias_scale, self.bias_zero, axis=0)
+        product = onnx_operator("Gemm", (self._input(rows), weight, bias), (rows.shape[0], self.outputs), torch.float32, transB=1)
+        return product.unflatten(0, x.shape[:-1])
+
+    def _input(self, x: Tensor) -> Tensor:
+        return dequantized(quantized(x, self.input_scale, self.input_zero), self.input_scale, self.input_zero)
 
 
 class DenseTable(TableCurves):
@@ -76,19 +81,30 @@ class DenseTable(TableCurves):
     Args:
         curves: the float table.
         dtype: what the product is computed in.
+
+    Attributes:
+        window: rows of a window, where one window is to be computed after another; the operand of a whole batch is large.
     """
+
+    window: int | None = None
 
     def __init__(self, curves: TableCurves, dtype: torch.dtype) -> None:
         super().__init__(curves.grid, curves.values.to(dtype))
 
     def mix(self, x: Tensor, weights: Tensor) -> Tensor:
         """As `TableCurves.mix`."""
+        if self.window is None:
+            return self._product(x, weights)
+        windows = [rows.unflatten(0, (-1, self.window)) for rows in (x, weights)]  # [batch, window, variables] each
+        return each_window(self._product, *windows).flatten(0, 1)
+
+    def _product(self, x: Tensor, weights: Tensor) -> Tensor:
         index, share = self.grid.locate(x, weights)
         dense = scattered(index, share.to(self.values.dtype), self.values.shape[0])
         return (dense @ self.values).float()
 
 
-class IntegerTable(TableCurves):
+class IntegerTable(DenseTable):
     """As `DenseTable`, with UINT8 shares and INT8 values: scattered as bytes, a quarter of the memory.
 
     Args:
@@ -96,7 +112,7 @@ class IntegerTable(TableCurves):
     """
 
     def __init__(self, curves: FakeQuantizedTable) -> None:
-        super().__init__(curves.grid, curves.values)
+        super().__init__(curves, torch.float32)
         quantizer = curves.weight_quantizer
         del self.values
         self.integers = _constant(_stored(curves.values, quantizer.along(quantizer.scale)))
@@ -105,8 +121,7 @@ class IntegerTable(TableCurves):
         self.share_scale = _constant(curves.share_scale)
         self.share_zero = _constant(torch.tensor(0, dtype=torch.uint8))
 
-    def mix(self, x: Tensor, weights: Tensor) -> Tensor:
-        """As `FakeQuantizedTable.mix`."""
+    def _product(self, x: Tensor, weights: Tensor) -> Tensor:
         index, share = self.grid.locate(x, weights)
         largest = share.amax(dim=1, keepdim=True)  # [rows, 1]
         dense = scattered(index, quantized(share / largest, self.share_scale, self.share_zero), self.integers.shape[0])
@@ -219,6 +234,18 @@ def deploy(model: TemporalFusionTransformer, *, half: bool = False) -> TemporalF
         },
     )
     return deployed
+
+
+def compute_by_window(deployed: TemporalFusionTransformer) -> None:
+    """Have the tables of what has a time axis computed window after window: memory that hardly grows with the batch.
+
+    Args:
+        deployed: of `deploy`.
+    """
+    inputs = deployed.inputs
+    for selection, rows in ((deployed.history_selection, inputs.lookback), (deployed.future_selection, inputs.horizon)):
+        assert isinstance(selection.curves, DenseTable)
+        selection.curves.window = rows
 
 
 def _stored(weight: Tensor, scale: Tensor) -> Tensor:

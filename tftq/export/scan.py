@@ -1,0 +1,93 @@
+"""A part of the graph that computes one window after another, so that what it holds does not grow with the batch.
+
+The exporter writes no loops. So the part is traced between markers as if it saw one window, and then moved into the body of a Scan.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import onnx
+import torch
+from onnx import AttributeProto, NodeProto, TensorProto, helper
+from torch import Tensor
+
+DOMAIN = "tftq"  # of the markers; none is in the graph in the end
+ENTER, LEAVE = "OneWindow", "AllWindows"
+
+
+def each_window(compute: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """Trace a computation that `write_scans` will make a Scan over the batch of.
+
+    Args:
+        compute: from one window's tensors to one tensor, all float32; it uses no other activations.
+        inputs: of all windows [batch, ...] each.
+
+    Returns:
+        [batch, ...], float32.
+    """
+    windows = [torch.onnx.ops.symbolic(f"{DOMAIN}::{ENTER}", (x,), dtype=x.dtype, shape=x.shape[1:]) for x in inputs]
+    result = compute(*windows)
+    return torch.onnx.ops.symbolic(f"{DOMAIN}::{LEAVE}", (result,), dtype=result.dtype, shape=(inputs[0].shape[0], *result.shape))
+
+
+def write_scans(model: onnx.ModelProto) -> None:
+    """Make a Scan of what lies between markers, in place; its weights stay constants of the whole graph."""
+    graph = model.graph
+    maker = {output: node for node in graph.node for output in node.output}
+    scans = {node.output[0]: _scan(node, graph, maker) for node in graph.node if node.op_type == LEAVE}
+    # A node that both sides use, which then sees no window, stays outside.
+    outside = _sources([output.name for output in graph.output], {**maker, **scans})
+    nodes = [scans.get(node.output[0], node) for node in graph.node if node.output[0] in outside]
+    assert not [node for node in nodes if node.op_type == ENTER], "what a window is made of is used outside its Scan"
+    for scan in scans.values():
+        body = helper.get_node_attr_value(scan, "body")
+        _replace(body, [node for node in body.node if node.output[0] not in outside])
+    _replace(graph, nodes)
+    standard = [entry for entry in model.opset_import if entry.domain != DOMAIN]
+    del model.opset_import[:]
+    model.opset_import.extend(standard)
+
+
+def every_graph(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph, and the bodies in it."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                yield from every_graph(attribute.g)
+
+
+def _scan(leave: NodeProto, graph: onnx.GraphProto, maker: Mapping[str, NodeProto]) -> NodeProto:
+    """A Scan in the place of its last marker, whose body holds everything since the first ones."""
+    sources = _sources(leave.input, maker)
+    part = [node for node in graph.node if node.output[0] in sources]
+    windows = [node for node in part if node.op_type == ENTER]
+    body = helper.make_graph(
+        [node for node in part if node.op_type != ENTER],
+        f"{leave.output[0]}_window",
+        [_float(node.output[0]) for node in windows],
+        [_float(leave.input[0])],
+    )
+    return helper.make_node("Scan", [node.input[0] for node in windows], leave.output, num_scan_inputs=len(windows), body=body)
+
+
+def _sources(names: Iterable[str], maker: Mapping[str, NodeProto]) -> set[str]:
+    """The nodes, by their first output, that these tensors are computed by, back to where a window is entered."""
+    found: set[str] = set()
+    pending = list(names)
+    while pending:
+        node = maker.get(pending.pop())
+        if node is not None and node.output[0] not in found:
+            found.add(node.output[0])
+            if node.op_type != ENTER:
+                pending += node.input
+    return found
+
+
+def _float(name: str) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+
+
+def _replace(graph: onnx.GraphProto, nodes: Iterable[NodeProto]) -> None:
+    kept = [NodeProto.FromString(node.SerializeToString()) for node in nodes]  # copies: the nodes may be the graph's own
+    del graph.node[:]
+    graph.node.extend(kept)
