@@ -28,6 +28,7 @@ from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.plan import phases_of, require_fit
 from tftq.quant.calibration import calibrate
+from tftq.quant.fake_quantize import learn_ranges
 from tftq.quant.prepare import prepared_copy
 from tftq.quant.schedule import QatSchedule
 from tftq.recipe.loading import load_recipe, recipe_hash
@@ -178,6 +179,8 @@ def _train(job: Job, model: TemporalFusionTransformer) -> dict[str, Any]:
 
 def _train_quantized(job: Job, prepared: TemporalFusionTransformer, phases: QatSchedule) -> dict[str, Any]:
     """Train the tables and everything else through fake quantization, in place, and say what it came to."""
+    if job.recipe.quant.qat.ranges == "learn":
+        learn_ranges(prepared)
     prepared.train()
     folder = job.folder.path / "qat"
     job.watch.timeline.stage = "qat"

@@ -21,6 +21,63 @@ def test_the_gradient_passes_inside_and_is_zero_outside() -> None:
     assert x.grad is not None and x.grad.tolist() == [0, 2, 3, 4, 5, 6, 0]
 
 
+def test_the_gradient_of_a_learned_activation_range_by_hand() -> None:
+    """Ends of -12.5 and 19.375, steps of 1/8: one value below, one of -0.24 steps' rounding error, one above, one without error."""
+    quantizer = ActivationQuantizer()
+    quantizer.cover(-12.5, 19.375)
+    quantizer.learn()
+    quantizer.observing = quantizer.enabled = True
+    x = torch.tensor([[-13.0, 0.03], [19.6, 1.0]], requires_grad=True)
+    y = quantizer(x)
+    assert y.tolist() == [[-12.5, 0.0], [19.375, 1.0]]
+    y.backward(torch.tensor([[1.0, 2.0], [4.0, 8.0]]))
+    assert x.grad is not None and x.grad.tolist() == [[0, 2], [0, 8]]
+    assert quantizer.stretch is not None and quantizer.stretch.grad is not None
+    width, balance = 2 * -0.24 / 255, (2 * 255) ** -0.5  # two values to a window
+    expected = [-12.5 * (1 - width) * balance, 19.375 * (4 + width) * balance]
+    assert quantizer.stretch.grad.tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_gradient_of_learned_weight_ranges_is_that_of_the_step_size() -> None:
+    """Esser et al. 2020, eq. 3, per channel: a value's own error inside, ±127 steps beyond."""
+    quantizer = WeightQuantizer(2, axis=0)
+    quantizer.observe(torch.tensor([[1.27, 0.0, 0.5], [0.0, -2.54, 0.1]]))
+    quantizer.learn()
+    quantizer.observing = quantizer.enabled = True
+    weight = torch.tensor([[1.4, 0.004, -0.507], [0.02, -3.0, 0.109]], requires_grad=True)
+    quantizer(weight).backward(torch.tensor([[1.0, 10.0, 3.0], [1.0, 2.0, 5.0]]))
+    of_step = [127 + 10 * -0.4 + 3 * (-51 + 50.7), 2 * -127 + 5 * (5 - 5.45)]
+    assert quantizer.stretch is not None and quantizer.stretch.grad is not None
+    expected = [step * gradient * (3 * 127) ** -0.5 for step, gradient in zip((0.01, 0.02), of_step, strict=True)]
+    assert quantizer.stretch.grad.tolist() == pytest.approx(expected, rel=1e-4)
+
+
+def test_an_end_beyond_zero_is_zero_and_learns_nothing() -> None:
+    quantizer = ActivationQuantizer()
+    quantizer.cover(1.0, 2.55)
+    quantizer.learn()
+    quantizer.observing = quantizer.enabled = True
+    quantizer(torch.tensor([[-1.0, 0.5]])).sum().backward()
+    assert quantizer.stretch is not None and quantizer.stretch.grad is not None
+    assert quantizer.stretch.grad[0] == 0 and quantizer.zero_point == 0
+
+
+@pytest.mark.parametrize(("observing", "training", "enabled"), list(itertools.product([False, True], repeat=3)))
+def test_a_learned_range_has_a_gradient_only_between_rounding_and_freezing(observing: bool, training: bool, enabled: bool) -> None:
+    activation, weight = seen(-1.0, 1.55), WeightQuantizer(2, axis=0)
+    weight.observe(torch.tensor([[1.27, 0.0], [0.0, 2.54]]))
+    plain = seen(-1.0, 1.55)
+    for quantizer in (activation, weight):
+        quantizer.learn()
+        quantizer.observing, quantizer.enabled = observing, enabled
+        quantizer.train(training)
+        quantizer(torch.tensor([[1.003, -0.123], [0.456, 3.003]], requires_grad=True)).sum().backward()
+        assert quantizer.stretch is not None
+        assert (quantizer.stretch.grad is not None) == (observing and training and enabled)
+    x = torch.linspace(-2, 2, 101)
+    assert torch.equal(activation.eval()(x), plain.eval()(x))  # of a range not stretched yet
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_it_computes_in_fp32_under_autocast(dtype: torch.dtype) -> None:
     x, scale = torch.linspace(-3, 3, 1001), torch.tensor(0.0123)

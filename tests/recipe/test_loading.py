@@ -125,6 +125,10 @@ def test_paths_start_at_the_file_or_at_the_working_directory(load: Load, tmp_pat
         ("train: {patience: 10}", "train.patience has no effect: training ends after train.epochs, no later"),
         ("train: {schedule: {warmup: 0, cooldown: 0, floor: 0.2}}", "train.schedule.floor has no effect: warmup and cooldown are both 0"),
         (
+            "quant: {method: qat, qat: {range_lr: 0.1}}",
+            "quant.qat.range_lr has no effect: quant.qat.ranges is observe",
+        ),
+        (
             "quant: {method: qat, qat: {schedule: {warmup: 0, cooldown: 0, floor: 0.2}}}",
             "quant.qat.schedule.floor has no effect: warmup and cooldown are both 0",
         ),

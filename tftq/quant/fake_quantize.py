@@ -13,6 +13,7 @@ from tftq.model.recompute import recomputing
 from tftq.quant.parameters import INT8, UINT8, IntegerType, check_range, quantization_parameters
 
 MOVING_AVERAGE = 0.01  # the weight of an update's windows in the range of an activation while QAT observes
+NARROWEST = 0.01  # a learned range never falls below this share of the observed one
 
 
 class _FakeQuantize(torch.autograd.Function):
@@ -38,16 +39,48 @@ def fake_quantize(x: Tensor, scale: Tensor, zero_point: Tensor, kind: IntegerTyp
     return _FakeQuantize.apply(x.float(), scale, zero_point, kind)
 
 
+class _LearnedQuantize(torch.autograd.Function):
+    """As `_FakeQuantize`, with gradients for the ends of the range too, as learned step size quantization has them.
+
+    Esser et al. 2020, arXiv 1902.08153, section 2.1, for two ends: a value that saturates moves with its end, any other by its rounding
+    error in steps with the width of a step. Scaled as in their section 2.2.
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor, low: Tensor, high: Tensor, kind: IntegerType, values: int) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(x, low, high)
+        ctx.kind, ctx.values = kind, values
+        scale, zero_point = quantization_parameters(low, high, kind)
+        return ((torch.round(x / scale) + zero_point).clamp(kind.low, kind.high) - zero_point) * scale
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:  # type: ignore[no-untyped-def]
+        x, low, high = ctx.saved_tensors
+        kind: IntegerType = ctx.kind
+        scale, zero_point = quantization_parameters(low, high, kind)
+        steps = x / scale
+        rounded = torch.round(steps)
+        below, above = rounded + zero_point < kind.low, rounded + zero_point > kind.high
+        inside = gradient * ~(below | above)
+        width = inside * (rounded - steps) / (kind.high - kind.low)
+        of_low, of_high = ((gradient * below - width).sum_to_size(low.shape), (gradient * above + width).sum_to_size(high.shape))
+        balance = (ctx.values * kind.high) ** -0.5
+        return inside, of_low * balance, of_high * balance, None, None
+
+
 class Quantizer(nn.Module):
     """A scale and a zero point, and the switches that the schedule of QAT sets.
 
     Attributes:
-        observing: the range follows what passes through, in training mode only.
+        observing: the range follows what passes through, in training mode only; once it is learned and values are rounded, its gradient.
         enabled: values are rounded in training mode; in eval mode they always are.
+        stretch: where ranges are learned, what the observed ones are multiplied by. A share, since an optimizer's steps are as long for
+            every parameter, and ranges are of all sizes.
     """
 
     scale: Tensor
     zero_point: Tensor
+    stretch: nn.Parameter | None
 
     def __init__(self, kind: IntegerType, channels: tuple[int, ...]) -> None:
         super().__init__()
@@ -55,6 +88,7 @@ class Quantizer(nn.Module):
         self.observing = self.enabled = False
         self.register_buffer("scale", torch.full(channels, torch.nan))
         self.register_buffer("zero_point", torch.zeros(channels, dtype=torch.int32))
+        self.register_parameter("stretch", None)
 
     @property
     def active(self) -> bool:
@@ -64,12 +98,42 @@ class Quantizer(nn.Module):
     @property
     def learning(self) -> bool:
         """Whether the range follows what passes through now; what is computed again for a backward pass has been seen already."""
-        return self.observing and self.training and not recomputing()
+        return self.observing and self.training and not self.stretching and not recomputing()
 
-    def _cover(self, low: Tensor, high: Tensor) -> None:
-        scale, zero_point = quantization_parameters(low, high, self.kind)
+    @property
+    def stretching(self) -> bool:
+        """Whether the range follows its gradient now."""
+        return self.stretch is not None and self.observing and self.enabled and self.training
+
+    def range(self) -> tuple[Tensor, Tensor]:
+        """The ends of the range of each scale, stretched where that is learned."""
+        raise NotImplementedError
+
+    def along(self, values: Tensor) -> Tensor:
+        """One value a scale, shaped to broadcast over what is quantized."""
+        return values
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Between two updates: let the scale be that of the range as the optimizer left it."""
+        if self.stretch is not None:
+            self.stretch.clamp_(min=NARROWEST)
+            self._cover()
+
+    def _cover(self) -> None:
+        low, high = self.range()
+        scale, zero_point = quantization_parameters(low.detach(), high.detach(), self.kind)
         self.scale.copy_(scale)
         self.zero_point.copy_(zero_point)
+
+    def _round(self, x: Tensor, values: int) -> Tensor:
+        """Args: x any float; values: of x to a scale, in one window. Returns: x, rounded to what the integers can say."""
+        if self.stretch is not None:
+            self._cover()  # the optimizer may have moved it: what computes, and is deployed, is the range as it is now
+        if self.stretching:
+            low, high = self.range()
+            return _LearnedQuantize.apply(x.float(), self.along(low.clamp(max=0)), self.along(high.clamp(min=0)), self.kind, values)
+        return fake_quantize(x, self.along(self.scale), self.along(self.zero_point), self.kind)
 
 
 class ActivationQuantizer(Quantizer):
@@ -97,14 +161,25 @@ class ActivationQuantizer(Quantizer):
             low, high = torch.aminmax(x.detach().float())
             self.seen_low.copy_(torch.minimum(self.seen_low, low))
             self.seen_high.copy_(torch.maximum(self.seen_high, high))
-        return fake_quantize(x, self.scale, self.zero_point, self.kind) if self.active else x
+        return self._round(x, x[0].numel()) if self.active else x
+
+    def range(self) -> tuple[Tensor, Tensor]:
+        """Both ends, scalars."""
+        if self.stretch is None:
+            return self.low, self.high
+        low, high = self.stretch.clamp(min=NARROWEST)
+        return self.low * low, self.high * high
+
+    def learn(self) -> None:
+        """Let training stretch each end of the range."""
+        self.stretch = nn.Parameter(torch.ones(2, device=self.scale.device))
 
     def cover(self, low: float, high: float) -> None:
         """Take a range, such as calibration's."""
         self.low.fill_(low)
         self.high.fill_(high)
         self._forget_seen()
-        self._cover(self.low, self.high)
+        self._cover()
 
     def forget(self) -> None:
         """Be as if nothing had been observed yet."""
@@ -112,17 +187,19 @@ class ActivationQuantizer(Quantizer):
         self.high.fill_(-torch.inf)
         self._forget_seen()
 
+    @torch.no_grad()
     def settle(self) -> None:
         """Between two updates: move the range towards what was seen since the last time, if anything was."""
+        super().settle()
         unseen = (self.seen_low == torch.inf) & (self.seen_high == -torch.inf)  # so that a NaN counts as seen
         self.low.copy_(torch.where(unseen, self.low, self.low.lerp(self.seen_low, MOVING_AVERAGE)))
         self.high.copy_(torch.where(unseen, self.high, self.high.lerp(self.seen_high, MOVING_AVERAGE)))
         self._forget_seen()
-        self._cover(self.low, self.high)
+        self._cover()
 
     def check(self, name: str) -> None:
         """Raises QuantizationError, naming the tensor, if the range was never observed or is not finite."""
-        check_range(self.low, self.high, name)
+        check_range(*self.range(), name)
 
     def _forget_seen(self) -> None:
         self.seen_low.fill_(torch.inf)
@@ -137,27 +214,37 @@ class WeightQuantizer(Quantizer):
         axis: where they lie in the weight.
     """
 
+    largest: Tensor
+
     def __init__(self, channels: int, axis: int) -> None:
         super().__init__(INT8, (channels,))
         self.axis = axis
+        self.register_buffer("largest", torch.full((channels,), torch.nan))
 
     def forward(self, weight: Tensor) -> Tensor:
         """Args: weight, 2-D. Returns: the weight, rounded to what INT8 can say where active."""
         if self.learning:
             self.observe(weight)
-        if not self.active:
-            return weight
-        return fake_quantize(weight, self.along(self.scale), self.along(self.zero_point), self.kind)
+        return self._round(weight, weight.shape[1 - self.axis]) if self.active else weight
+
+    def range(self) -> tuple[Tensor, Tensor]:
+        """Both ends for each channel [channels]."""
+        largest = self.largest if self.stretch is None else self.largest * self.stretch.clamp(min=NARROWEST)
+        return -largest, largest
+
+    def learn(self) -> None:
+        """Let training stretch the range of each channel."""
+        self.stretch = nn.Parameter(torch.ones_like(self.scale))
 
     @torch.no_grad()
     def observe(self, weight: Tensor) -> None:
         """Cover the weight as it is now."""
-        largest = weight.float().abs().amax(1 - self.axis)
-        self._cover(-largest, largest)
+        self.largest.copy_(weight.float().abs().amax(1 - self.axis))
+        self._cover()
 
     def check(self, name: str) -> None:
         """Raises QuantizationError, naming the weight, if it was never observed or is not finite."""
-        check_range(-self.scale, self.scale, name)
+        check_range(*self.range(), name)
 
     def along(self, values: Tensor) -> Tensor:
         """One value a channel, shaped to broadcast over the weight."""
@@ -169,6 +256,12 @@ def quantizers(model: nn.Module) -> Iterator[tuple[str, ActivationQuantizer | We
     for name, module in model.named_modules():
         if isinstance(module, ActivationQuantizer | WeightQuantizer):
             yield name, module
+
+
+def learn_ranges(model: nn.Module) -> None:
+    """Give every quantizer of a calibrated model a `stretch`, a parameter that an optimizer built from now on trains."""
+    for _, quantizer in quantizers(model):
+        quantizer.learn()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch import nn
 
 from tftq.errors import QuantizationError
-from tftq.quant.fake_quantize import ActivationQuantizer, quantizers
+from tftq.quant.fake_quantize import quantizers
 
 
 class Phase(NamedTuple):
@@ -50,6 +50,5 @@ class QatSchedule:
         """Set every quantizer of the model to the update's phase, after what the update before it was to leave."""
         phase = self.phase(update)
         for _, quantizer in quantizers(model):
-            if isinstance(quantizer, ActivationQuantizer):
-                quantizer.settle()
+            quantizer.settle()
             quantizer.observing, quantizer.enabled = phase

@@ -36,6 +36,7 @@ _IDLE: tuple[tuple[KeyPath, Callable[[Recipe], bool], str], ...] = (
     (("quant", "percentile"), lambda recipe: recipe.quant.calibration != "percentile", "quant.calibration is not percentile"),
     (("quant", "lstm"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
     (("quant", "qat"), lambda recipe: recipe.quant.method != "qat", "quant.method is not qat"),
+    (("quant", "qat", "range_lr"), lambda recipe: recipe.quant.qat.ranges == "observe", "quant.qat.ranges is observe"),
     (
         ("quant", "qat", "schedule", "floor"),
         lambda recipe: recipe.quant.qat.schedule.warmup == recipe.quant.qat.schedule.cooldown == 0,

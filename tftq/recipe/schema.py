@@ -252,6 +252,8 @@ class QatRecipe(Section):
     observe: Whole = 0  # observers learn from this update on
     fake_quant: Whole | None = None  # null: 5 % of all updates
     freeze: Whole | None = None  # observers stop learning; null: 50 % of all updates
+    ranges: Literal["observe", "learn"] = "observe"  # learn: by their gradient, from fake_quant until freeze
+    range_lr: Positive = 1e-3  # of learned ranges, in shares of the observed ones
     schedule: ScheduleRecipe = ScheduleRecipe()
 
     @field_validator("fake_quant", "freeze")

@@ -12,7 +12,7 @@ from tftq.memory.plan import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, CUDA_CONTEXT, MI
 from tftq.model.curves import TableCurves
 from tftq.model.tabulate import KNOT_COUNTS, put_tables
 from tftq.model.tft import TemporalFusionTransformer
-from tftq.quant.fake_quantize import quantizers
+from tftq.quant.fake_quantize import learn_ranges, quantizers
 from tftq.quant.prepare import prepare
 from tftq.recipe.schema import Recipe, TrainRecipe
 from tftq.train.build import architecture_of
@@ -176,6 +176,8 @@ class Planner:
 
     def _table(self, recipe: Recipe) -> TemporalFusionTransformer:
         prepared = prepare(self._tabulated(recipe), lstm=recipe.quant.lstm).train()
+        if recipe.quant.qat.ranges == "learn":
+            learn_ranges(prepared)
         for _, quantizer in quantizers(prepared):  # both at once is what needs most
             quantizer.observing = quantizer.enabled = True
         return prepared
