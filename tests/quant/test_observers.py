@@ -5,7 +5,7 @@ import torch
 
 from tftq.errors import QuantizationError
 from tftq.quant.histogram import Histogram, least_error_range
-from tftq.quant.observers import WINDOW_WEIGHT, Method, observer_of
+from tftq.quant.observers import GROUP, GROUP_WEIGHT, Method, observer_of
 
 
 def seen(method: Method, *windows: list[float], percentile: float = 99.0) -> tuple[float, float]:
@@ -20,10 +20,14 @@ def test_minmax_covers_everything() -> None:
 
 
 def test_the_moving_average_is_the_mean_at_first_and_then_forgets() -> None:
-    assert seen("moving_average", [-1.0, 0.0], [-3.0, 6.0], [1.0, 3.0]) == (pytest.approx(-1.0), pytest.approx(3.0))
-    assert WINDOW_WEIGHT == 0.01
-    windows = [[0.0, 1.0]] * 150 + [[-2.0, 3.0]]
-    assert seen("moving_average", *windows) == (pytest.approx(-0.02), pytest.approx(1.02))
+    """Of groups of 32 windows, the last of which need not be whole."""
+    assert (GROUP, GROUP_WEIGHT) == (32, 0.01)
+    groups = [[-1.0, 0.0], *[[0.0, 0.0]] * 31, *[[0.0, 0.0]] * 31, [-3.0, 6.0], [1.0, 3.0]]
+    assert seen("moving_average", *groups[:5]) == (-1.0, 0.0)
+    assert seen("moving_average", *groups[:64]) == (-2.0, 3.0)
+    assert seen("moving_average", *groups) == (pytest.approx(-1.0), pytest.approx(3.0))
+    many = [[0.0, 1.0]] * 32 * 150 + [[-2.0, 3.0]]
+    assert seen("moving_average", *many) == (pytest.approx(-0.02), pytest.approx(1.02))
 
 
 def test_the_moving_average_goes_by_windows_not_by_batches() -> None:

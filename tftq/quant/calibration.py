@@ -22,8 +22,8 @@ def calibrate(model: nn.Module, batches: Iterable[Batch], method: Method = "minm
     Args:
         model: a prepared model; its dropout is off during the pass, and its modes and switches are restored.
         batches: training windows, on the model's device.
-        method: `minmax` covers everything; `moving_average` the average of the windows' extremes; `percentile` leaves out what is rare;
-            `mse` makes the squares of the rounding errors least.
+        method: `minmax` covers everything; `moving_average` the average of the extremes of every 32 windows; `percentile` leaves out what
+            is rare; `mse` makes the squares of the rounding errors least.
         percentile: of the method `percentile`, in (50, 100].
 
     Raises:

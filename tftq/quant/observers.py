@@ -1,5 +1,6 @@
 """What calibration keeps of each tensor it sees: a few numbers or a histogram, whatever passes through."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +14,8 @@ from tftq.quant.histogram import Histogram, least_error_range, percentile_range
 
 Method = Literal["minmax", "moving_average", "percentile", "mse"]
 
-WINDOW_WEIGHT = 0.01  # of a window in the moving average, once there are as many as make it their mean
+GROUP = 32  # consecutive windows whose extremes are one entry of the moving average: those of single windows would cut half of them off
+GROUP_WEIGHT = 0.01  # of a group in the moving average, once there are as many as make it their mean
 
 
 class Observer(ABC):
@@ -43,25 +45,32 @@ class MinMax(Observer):
 
 
 class MovingAverage(Observer):
-    """Each window's smallest and largest value, averaged in the order of the windows.
+    """The smallest and the largest value of each `GROUP` consecutive windows, averaged in their order.
 
-    The n-th window counts 1/n, so that the average is the mean, until that is less than `WINDOW_WEIGHT`. Windows, not batches, are what is
-    averaged: the batch size does not matter.
+    The n-th group counts 1/n, so that the average is the mean, until that is less than `GROUP_WEIGHT`. Windows are counted, whatever
+    batches they come in: the batch size does not matter.
     """
 
     def __init__(self) -> None:
-        self._windows, self._low, self._high = 0, 0.0, 0.0
+        self._windows, self._average = 0, (0.0, 0.0)
+        self._group = torch.inf, -torch.inf  # the extremes of the last, unfinished group
 
     def observe(self, x: Tensor) -> None:
         ends = torch.stack(torch.aminmax(x.flatten(1), dim=1), dim=1)  # [windows, 2]
         for low, high in ends.tolist():
+            self._group = min(self._group[0], low), max(self._group[1], high)
             self._windows += 1
-            weight = max(WINDOW_WEIGHT, 1 / self._windows)
-            self._low += weight * (low - self._low)
-            self._high += weight * (high - self._high)
+            if self._windows % GROUP == 0:
+                self._average, self._group = self._averaged(), (torch.inf, -torch.inf)
 
     def range(self) -> tuple[float, float]:
-        return self._low, self._high
+        return self._averaged() if self._windows % GROUP else self._average
+
+    def _averaged(self) -> tuple[float, float]:
+        """The average with the last group."""
+        weight = max(GROUP_WEIGHT, 1 / math.ceil(self._windows / GROUP))
+        low, high = (old + weight * (new - old) for old, new in zip(self._average, self._group, strict=True))
+        return low, high
 
 
 class FromHistogram(Observer):
