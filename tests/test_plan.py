@@ -94,6 +94,8 @@ def test_an_export_by_hand(recipe: Path) -> None:
     file, rows = 4 * 16_896 + (20_000 - 16_896), 32 * 48
     assert small.components["parameters"] == 4 * 20_000 and small.components["workspace"] == 2 * file
     assert small.components["activations"] == 2 * rows * 100
+    pair = planned_export(loaded, "stream", weights=20_000, knots=100)  # three sessions are open at once
+    assert pair.components == {**small.components, "workspace": 3 * small.components["workspace"]}
     large = planned_export(loaded, "fp32", weights=10_000_000, knots=10)  # building it takes more than running it
     assert large.components == {
         **{"parameters": 80_000_000, "workspace": 80_000_000},

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -268,6 +269,11 @@ def test_files_that_are_no_model(tmp_path: Path) -> None:
         predict(tmp_path / "text.onnx", tmp_path / "a.parquet")
     with pytest.raises(PredictError, match=r"lacks data, step_ns, .* in its metadata"):
         predict(write_stub(tmp_path / "stub.onnx"), tmp_path / "a.parquet")
+    half = onnx.load(tmp_path / "stub.onnx")
+    half.metadata_props.add(key="tftq", value='{"format": "stream"}')
+    onnx.save(half, tmp_path / "step.onnx")
+    with pytest.raises(PredictError, match=r"step.onnx: one half of a streaming pair, for tftq.export.stream.Stream; give the model"):
+        predict(tmp_path / "step.onnx", tmp_path / "a.parquet")
 
 
 def test_the_model_of_a_folder(tmp_path: Path) -> None:

@@ -222,3 +222,19 @@ def test_a_checkpoint_knows_its_data() -> None:
     assert before == load_datasets(load_recipe(QAT, SMALL).data).train.fingerprint()
     windows.rows[100, 3] += 1e-6
     assert windows.fingerprint() != before
+
+
+def test_a_streaming_pair_lies_beside_the_model_in_one_piece(do_run: Callable[..., Run], tmp_path: Path) -> None:
+    made = do_run(
+        "structured_qat.yaml", tmp_path / "run", "quant=null", "export.formats=[stream, fp32]", "train.epochs=1", "model.hidden=8"
+    )
+    one, pair = made.summary["models"]["fp32"], made.summary["models"]["stream"]
+    assert list(made.summary["models"]) == ["fp32", "stream"]
+    files = [Path(pair[key]) for key in ("path", "partner")]
+    assert [path.relative_to(made.folder).as_posix() for path in files] == ["exports/step.onnx", "exports/forecast.onnx"]
+    assert pair["file_bytes"] == sum(path.stat().st_size for path in files)
+    assert pair["q_risk"] == {level: pytest.approx(risk, rel=1e-5) for level, risk in one["q_risk"].items()}
+    assert pair["max_abs_diff"] == pytest.approx(one["max_abs_diff"], abs=1e-5) and pair["latency_ms"] > 0
+    assert "stream, of fp32: passed the gate" in made.printed
+    report = (made.folder / "report.html").read_text(encoding="utf-8")
+    assert "stream is two files" in report and "distance from the one-piece model, bar by bar" in report

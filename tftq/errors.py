@@ -37,6 +37,10 @@ class PredictError(TftqError):
     """A model file that cannot serve, data that it was not made for, or a forecast that is not finite."""
 
 
+class StreamError(TftqError):
+    """A streaming pair that cannot serve, or a bar, a future or a state that does not fit it."""
+
+
 class OutOfMemoryError(TftqError):
     """Memory that does not suffice, whatever was tried."""
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -48,6 +48,8 @@ class ServedModel:
         except Exception as error:  # the runtime's errors have no other base
             raise PredictError(f"{path}: no model that ONNX Runtime can load: {error}") from error
         notes = json.loads(self.session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, "{}"))
+        if notes.get("format") == "stream":
+            raise PredictError(f"{path}: one half of a streaming pair, for tftq.export.stream.Stream; give the model in one piece")
         if missing := [key for key in ("data", "step_ns", "inputs", "horizon", "quantiles", "target") if key not in notes]:
             raise PredictError(f"{path}: lacks {', '.join(missing)} in its metadata {METADATA_KEY!r}; export the model again with tftq run")
         self.path = path
@@ -270,7 +272,7 @@ def main(arguments: Sequence[str], *, program: str) -> int:
     parser.add_argument("override", nargs="*", metavar="key=value", help=f"what differs from training: data.{', data.'.join(CHANGEABLE)}")
     parser.add_argument("--out", type=Path, help="write all forecasts to this parquet file")
     parser.add_argument("--last", action="store_true", help="forecast the newest window alone, reading what it needs from the file's end")
-    parser.add_argument("--format", choices=get_args(Format), help=f"of a folder's models; the first there is of {', '.join(PREFERRED)}")
+    parser.add_argument("--format", choices=PREFERRED, help=f"of a folder's models; the first there is of {', '.join(PREFERRED)}")
     parser.add_argument("--batch-size", type=int, default=BATCH_SIZE, help="windows to one run of the model")
     parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
     chosen = parser.parse_intermixed_args(arguments)

@@ -20,6 +20,7 @@ from tftq.data.windows import Datasets, Windows
 from tftq.errors import RecipeError, TftqError
 from tftq.export.plan import WINDOWS
 from tftq.export.publish import Exported, export_model, publish
+from tftq.export.stream_export import ExportedPair, export_pair
 from tftq.folder import RunFolder, identity
 from tftq.memory.ledger import ledgers, read_records, stack_at_peak
 from tftq.memory.watch import MemoryWatch
@@ -132,6 +133,10 @@ def _stages(job: Job, phases: QatSchedule | None) -> dict[str, Any]:
             summary["qat"] = _train_quantized(job, prepared, phases)
             exported["int8_qat"] = _export(job, prepared, "int8_qat")
 
+    if "stream" in recipe.formats:
+        final = table if recipe.quant.method == "none" else prepared
+        exported["stream"] = _export_stream(job, final, exported[recipe.result])
+
     if recipe.export.publish:
         publish(exported, PUBLISHED / recipe.name)
         job.console.print(f"published: {', '.join(exported)} in {PUBLISHED / recipe.name}", highlight=False, soft_wrap=True)
@@ -240,7 +245,22 @@ def _export(job: Job, model: TemporalFusionTransformer, kind: Format) -> Exporte
         batch_size=min(recipe.train.batch_size, WINDOWS),
         metadata=_metadata(recipe, job.data.train),
     )
-    job.console.print(f"{kind}: passed the gate, {exported.path.stat().st_size / 1e6:.2f} MB", highlight=False)
+    job.console.print(f"{kind}: passed the gate, {exported.file_bytes / 1e6:.2f} MB", highlight=False)
+    return exported
+
+
+def _export_stream(job: Job, model: TemporalFusionTransformer, one_piece: Exported) -> ExportedPair:
+    recipe = job.recipe
+    exported = export_pair(
+        model.cpu(),
+        recipe.result,
+        one_piece.path,
+        job.data.validation,
+        job.data.test,
+        batch_size=min(recipe.train.batch_size, WINDOWS),
+        metadata=_metadata(recipe, job.data.train),
+    )
+    job.console.print(f"stream, of {recipe.result}: passed the gate, {exported.file_bytes / 1e6:.2f} MB", highlight=False)
     return exported
 
 

@@ -116,6 +116,19 @@ def test_the_headline_is_honest(tmp_path: Path, risk: float, title: str, words: 
     assert title in text and words in text
 
 
+def test_the_streaming_pair_is_a_column_but_not_the_headline(tmp_path: Path) -> None:
+    found = summary()
+    found["models"]["stream"] = {**found["models"]["int8_qat"], "file_bytes": 1_500_000, "latency_ms": 2.5}
+    folder = write_folder(tmp_path, found)
+    text = read(folder).text
+    assert "int8_qat: on the validation windows" in text and "3 exported models passed the gate" in text
+    assert "stream is two files, counted together: its latency is that of a new bar" in text
+    assert cells(folder)["file"][-1] == "1.50 MB|37.5%"
+    without = tmp_path / "without"
+    without.mkdir()
+    assert "stream is two files" not in read(write_folder(without, summary())).text
+
+
 @pytest.mark.parametrize(("coverage", "fit"), [(0.9, "90% of the outcomes: too wide"), (0.7, "70% of the outcomes: too narrow")])
 def test_an_interval_that_does_not_hold_what_it_should_is_called_so(tmp_path: Path, coverage: float, fit: str) -> None:
     found = summary()

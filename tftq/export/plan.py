@@ -4,7 +4,7 @@ from tftq.memory.plan import PlannedPeak
 from tftq.recipe.schema import Format, Recipe
 
 WINDOWS = 32  # that a session runs at once, at the gate and to be measured: more would only take more memory
-_BYTES: dict[Format, int] = {"fp32": 4, "fp16": 2, "int8_ptq": 1, "int8_qat": 1}  # of a stored weight
+_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "int8_ptq": 1, "int8_qat": 1}  # of a stored weight
 FLOAT = 4
 
 
@@ -24,12 +24,13 @@ def planned_export(recipe: Recipe, kind: Format, *, weights: int, knots: int) ->
     Returns:
         The peak: parameters are the model and its copy, workspace is the graph with its bytes, or the session.
     """
-    hidden, size = recipe.model.hidden, _BYTES[kind]
+    hidden, size = recipe.model.hidden, _BYTES[recipe.result if kind == "stream" else kind]
     lstm = 2 * recipe.model.lstm_layers * (8 * hidden * hidden + 8 * hidden)
     lstm_size = FLOAT if size == 1 and recipe.quant.lstm == "fp32" else size
     model, file = FLOAT * weights, size * (weights - lstm) + lstm_size * lstm
     rows = WINDOWS * recipe.data.lookback
-    building = {"parameters": 2 * model, "workspace": 2 * file, "activations": 0}
-    running = {"parameters": model, "workspace": 2 * file, "activations": 2 * size * rows * knots}
+    copies, sessions = (2, 3) if kind == "stream" else (1, 1)  # its halves; the one-piece model, the stream, and the pair on whole windows
+    building = {"parameters": (1 + copies) * model, "workspace": 2 * file, "activations": 0}
+    running = {"parameters": model, "workspace": sessions * 2 * file, "activations": 2 * size * rows * knots}
     components = max(building, running, key=lambda parts: sum(parts.values()))
     return PlannedPeak(sum(components.values()), {**components, "gradients": 0, "optimizer": 0, "left_over": 0})

@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-Format = Literal["fp32", "fp16", "int8_ptq", "int8_qat"]
+Format = Literal["fp32", "fp16", "int8_ptq", "int8_qat", "stream"]
 Calendar = Literal["minute", "hour", "weekday", "week", "day_of_month", "day_of_year", "month"]
 
 FORMATS_OF_METHOD: dict[str, tuple[Format, ...]] = {
@@ -341,7 +341,7 @@ with warnings.catch_warnings():  # pydantic's own `validate` is a deprecated cla
             quant = info.data.get("quant")
             if quant is None or export.formats is None:
                 return export
-            made = {*FORMATS_OF_METHOD[quant.method], "fp16"}
+            made = {*FORMATS_OF_METHOD[quant.method], "fp16", "stream"}
             missing = [name for name in export.formats if name not in made]
             if missing:
                 raise _contradiction(
@@ -350,7 +350,14 @@ with warnings.catch_warnings():  # pydantic's own `validate` is a deprecated cla
             result = FORMATS_OF_METHOD[quant.method][-1]
             if quant.method != "none" and result not in export.formats:
                 raise _contradiction(f"lacks {result}, so quant.method {quant.method} has no effect; add it or lower the method", "formats")
+            if "stream" in export.formats and result not in export.formats:
+                raise _contradiction(f"lacks {result}, the one-piece model that stream is held against; add it", "formats")
             return export
+
+        @property
+        def result(self) -> Format:
+            """The format that the quantization method is for."""
+            return FORMATS_OF_METHOD[self.quant.method][-1]
 
         @property
         def formats(self) -> tuple[Format, ...]:

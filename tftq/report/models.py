@@ -10,6 +10,8 @@ from tftq.report.verdict import MB, naive_risk
 Q_RISK = "q-risk = 2·Σ pinball / Σ|y| over all validation windows and steps, lower is better (naive P50: Σ|y − naive| / Σ|y|)."
 SELECTED = "The best epoch was chosen by these windows too, so expect a little less of new data."
 
+STREAM = "stream is two files, counted together: its latency is that of a new bar, its load and memory those of both sessions."
+
 
 def models(facts: Facts) -> Html:
     """One column for each model, measured in ONNX Runtime on the same windows."""
@@ -40,7 +42,7 @@ def models(facts: Facts) -> Html:
         row("largest difference from torch", "max_abs_diff", lambda size: f"{size:.2g}"),
     ]
     shares = f"Percentages below a figure are of {next(iter(found))}'s. The difference from torch is in the target's unit."
-    notes = f"{Q_RISK} {shares} {SELECTED}"
+    notes = " ".join([Q_RISK, shares, SELECTED, *([STREAM] if "stream" in found else [])])
     return section("Exported models", table(["", *found], rows), tag("p", notes, class_="soft"))
 
 

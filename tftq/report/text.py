@@ -79,7 +79,7 @@ def exported_table(exported: Mapping[Format, Exported], naive: float) -> Table:
         table.add_column(kind, justify="right")
         cost, census, quality = model.proof.cost, model.proof.census, model.quality
         entries = {
-            "file": f"{model.path.stat().st_size / 1e6:.2f} MB",
+            "file": f"{model.file_bytes / 1e6:.2f} MB",
             "resident": f"{cost['rss_bytes'] / 1e6:.0f} MB",
             "latency, batch 1": f"{cost['latency_ms']:.2f} ms",
             f"P50 q-risk (naive {naive:.4f})": f"{quality.q_risk[0.5]:.4f}",

@@ -67,9 +67,12 @@ def tiles(facts: Facts) -> Html:
 
 
 def outcome(facts: Facts) -> tuple[str, float, float]:
-    """Name, P50 risk and coverage of what the recipe is for: the last exported model, or the trained one where none was exported."""
+    """Name, P50 risk and coverage of what the recipe is for: the last exported model, or the trained one where none was exported.
+
+    The streaming pair is the same model once more.
+    """
     entries = {"the trained model": facts.summary["val"], **facts.summary["models"]}
-    name, entry = list(entries.items())[-1]
+    name, entry = [(name, entry) for name, entry in entries.items() if name != "stream"][-1]
     return name, entry["q_risk"]["0.5"], entry["coverage"]
 
 

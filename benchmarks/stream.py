@@ -1,0 +1,96 @@
+"""What a new bar costs the streaming pair, beside the model in one piece: INT8, the reference sizes, two threads.
+
+    python benchmarks/stream.py                  # hidden 256, 8 heads, 2 LSTM layers, 225 variables, 60 -> 10
+    python benchmarks/stream.py --sizes small    # those of recipes/qat_int8.yaml
+
+Random weights and bars: cost does not depend on them. Every bar of a replay is pushed and forecast, and compared with the model in one
+piece. Writes benchmarks/results/stream.json.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from common import write_result
+from inference import SIZES, model
+
+from tftq.data.columns import Batch
+from tftq.export.graph import build_graph
+from tftq.export.measure import feeds, open_session
+from tftq.export.stream import Stream
+from tftq.export.stream_graph import build_pair
+from tftq.model.tabulate import tabulate
+from tftq.quant.calibration import calibrate
+from tftq.quant.prepare import prepared_copy
+
+THREADS = 2
+
+
+def timed(spent: list[float], call: Callable[[], np.ndarray]) -> np.ndarray:
+    """What a call returns; its milliseconds are added to those spent."""
+    start = time.perf_counter()
+    result = call()
+    spent.append(1e3 * (time.perf_counter() - start))
+    return result
+
+
+def main() -> None:
+    """Build both, replay bars through both, and write the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", choices=SIZES, default="reference")
+    parser.add_argument("--bars", type=int, default=1000)
+    arguments = parser.parse_args()
+
+    table, _ = tabulate(model(SIZES[arguments.sizes], "knots"))
+    inputs = {name: torch.randn(shape) for name, shape in table.inputs.shapes(32).items()}
+    prepared = prepared_copy(table, lstm="int8")
+    calibrate(prepared, [Batch(inputs["history"], inputs["future"], inputs.get("static"), torch.zeros(32, 10))])
+    prepared.eval()
+    files = {"one_piece.onnx": build_graph(prepared, {}), **build_pair(prepared, "int8_ptq", {})}
+
+    lookback = table.inputs.lookback
+    bars = torch.randn(lookback + arguments.bars, len(table.inputs.history)).numpy()
+    future, static = inputs["future"][0].numpy(), inputs["static"][0].numpy() if "static" in inputs else None
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file, content in files.items():
+            (folder / file).write_bytes(content)
+        one_piece = open_session(folder / "one_piece.onnx", threads=THREADS)
+        stream = Stream(folder, static, threads=THREADS)
+        stream.push(bars[:lookback])
+        whole: list[float] = []
+        bar_by_bar: list[float] = []
+        expected, found = [], []
+
+        def next_bar(bar: np.ndarray) -> np.ndarray:
+            stream.push(bar)
+            return stream.forecast(future)
+
+        for last in range(lookback, len(bars)):
+            window = [bars[None, last + 1 - lookback : last + 1], future[None], *(() if static is None else (static[None],))]
+            expected.append(timed(whole, lambda window=window: one_piece.run(None, feeds(one_piece, window))[0][0]))
+            found.append(timed(bar_by_bar, lambda last=last: next_bar(bars[last])))
+
+    distance = np.abs(np.stack(found) - np.stack(expected)).max() / np.ptp(np.stack(expected))
+    pair = {file: round(len(content) / 1e6, 2) for file, content in files.items() if file != "one_piece.onnx"}
+    sizes = {"in one piece": len(files["one_piece.onnx"]) / 1e6, "streaming pair": sum(pair.values())}
+    rows = [
+        {
+            **{"graph": graph, "sizes": arguments.sizes, "threads": THREADS, "bars": len(spent), "file_mb": round(sizes[graph], 2)},
+            **{"latency_ms": round(statistics.median(spent), 2), "latency_p99_ms": round(float(np.quantile(spent, 0.99)), 2)},
+        }
+        for graph, spent in (("in one piece", whole), ("streaming pair", bar_by_bar))
+    ]
+    rows[1] |= {"step_file_mb": pair["step.onnx"], "forecast_file_mb": pair["forecast.onnx"], "distance_share": float(distance)}
+    for row in rows:
+        print(row)
+    write_result("stream", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""Forecasts bar by bar: each bar's variable selection is computed once, when it comes, and kept while it is in the window.
+
+Needs nothing but numpy, ONNX Runtime and psutil, so it serves without torch.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import ArrayLike
+
+from tftq.errors import StreamError
+from tftq.export.measure import METADATA_KEY, open_session
+
+STEP_FILE, FORECAST_FILE = "step.onnx", "forecast.onnx"
+NAMED = 5  # columns in an error; all of them are in `Stream.columns`
+
+
+class Stream:
+    """The window of one series, and its forecasts.
+
+    Args:
+        models: the folder that holds step.onnx and forecast.onnx, or these two files.
+        static: the series' raw static columns [static columns], where the model has any.
+        threads: threads within an operator; 0 leaves it to the runtime.
+
+    Raises:
+        StreamError: files that are not there, or no pair of one model; static columns that do not fit it.
+    """
+
+    def __init__(self, models: Path | str | tuple[Path | str, Path | str], static: ArrayLike | None = None, *, threads: int = 0) -> None:
+        step, forecast = (Path(models) / STEP_FILE, Path(models) / FORECAST_FILE) if isinstance(models, Path | str) else map(Path, models)
+        self._step, notes = _open(step, "step", threads)
+        self._forecast, others = _open(forecast, "forecast", threads)
+        if notes["pair"] != others["pair"]:
+            raise StreamError(f"{step} and {forecast}: halves of two pairs; take both from one export")
+        self.lookback: int = notes["lookback"]
+        self.horizon: int = notes["horizon"]
+        self.quantiles: list[float] = notes["quantiles"]
+        self.columns: dict[str, list[str]] = {name: [column["name"] for column in columns] for name, columns in notes["inputs"].items()}
+        self._pair: str = notes["pair"]
+        self._static = self._static_feed(static)
+        self._selected = np.zeros((self.lookback, notes["hidden"]), np.float32)  # the newest last
+        self._count = 0  # of rows, from the last one back, that are bars
+
+    @property
+    def ready(self) -> bool:
+        """Whether the window is full, so that there is a forecast."""
+        return self._count == self.lookback
+
+    def push(self, features: ArrayLike) -> None:
+        """Take the next bar.
+
+        Args:
+            features: its raw history columns [history columns], in the order of `columns["history"]`; or several bars in order of time,
+                [bars, history columns].
+
+        Raises:
+            StreamError: not so many columns, or a value that is not finite; the window stays as it was.
+        """
+        bars = np.atleast_2d(np.asarray(features, np.float32))
+        self._check("history", bars, (len(bars), len(self.columns["history"])))
+        bars = bars[-self.lookback :]
+        if not len(bars):
+            return
+        static = {name: values.repeat(len(bars), axis=0) for name, values in self._static.items()}
+        selected = self._step.run(None, {"history": bars, **static})[0]  # [bars, hidden]
+        self._selected = np.concatenate([self._selected[len(bars) :], selected])
+        self._count = min(self._count + len(bars), self.lookback)
+
+    def forecast(self, future: ArrayLike) -> np.ndarray:
+        """Forecast what follows the newest bar.
+
+        Args:
+            future: the raw known columns of the bars to come [horizon, known columns], in the order of `columns["future"]`.
+
+        Returns:
+            float32 [horizon, quantiles] in the target's unit, ascending.
+
+        Raises:
+            StreamError: the window is not full; a future of another shape; a value or a forecast that is not finite.
+        """
+        if not self.ready:
+            raise StreamError(f"{self._count} of {self.lookback} bars so far: push more before asking for a forecast (see `ready`)")
+        ahead = np.asarray(future, np.float32)
+        self._check("future", ahead, (self.horizon, len(self.columns["future"])))
+        found = self._forecast.run(None, {"selected": self._selected[None], "future": ahead[None], **self._static})[0][0]
+        if not np.isfinite(found).all():
+            raise StreamError("the forecast is not finite, though its inputs are; look at the model")
+        return np.asarray(found)
+
+    def reset(self, static: ArrayLike | None = None) -> None:
+        """Forget the bars: after a gap, a session break or a change of contract, which no window may straddle.
+
+        Args:
+            static: the raw static columns of the bars to come, where they are another series'.
+
+        Raises:
+            StreamError: static columns that do not fit the model.
+        """
+        if static is not None:
+            self._static = self._static_feed(static)
+        self._count = 0
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What a restart needs for the same answers, as arrays that `np.savez` stores and `np.load` reads without pickle."""
+        kept = self._selected[self.lookback - self._count :].copy()  # [bars, hidden]
+        return {"pair": np.array(self._pair), "selected": kept, **{name: values[0] for name, values in self._static.items()}}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from a `state`, in place of the bars so far.
+
+        Args:
+            state: of a stream of the same pair and the same static columns.
+
+        Raises:
+            StreamError: it is of another pair or of other static columns.
+        """
+        if str(state["pair"]) != self._pair:
+            raise StreamError("a state of another pair of models: push the last bars anew")
+        if not all(np.array_equal(state[name], values[0]) for name, values in self._static.items()):
+            raise StreamError(f"a state of other static columns ({', '.join(self.columns['static'])}): open the stream with the state's")
+        self._count = len(state["selected"])
+        self._selected[self.lookback - self._count :] = state["selected"]
+
+    def _static_feed(self, static: ArrayLike | None) -> dict[str, np.ndarray]:
+        """The static input by name, [1, static columns]; nothing where the model has none."""
+        names = self.columns.get("static", [])
+        if static is None and not names:
+            return {}
+        values = np.zeros(0, np.float32) if static is None else np.asarray(static, np.float32)
+        self._check("static", values, (len(names),))
+        return {"static": values[None]}
+
+    def _check(self, name: str, values: np.ndarray, shape: tuple[int, ...]) -> None:
+        if values.shape != shape:
+            columns = self.columns.get(name, [])
+            names = ", ".join([*columns[:NAMED], *(["…"] if len(columns) > NAMED else [])]) or "no columns"
+            raise StreamError(f"{name}: found an array {list(values.shape)}, wanted {list(shape)}: {names}")
+        if not np.isfinite(values).all():
+            column = self.columns[name][int(np.argwhere(~np.isfinite(values))[0, -1])]
+            raise StreamError(f"{name}: column {column!r} is not finite; leave the bar out and reset, or mend its value")
+
+
+def _open(path: Path, part: str, threads: int) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:
+    """A session, and what its file says of itself."""
+    if not path.is_file():
+        raise StreamError(f"{path}: no such file; a run writes {STEP_FILE} and {FORECAST_FILE} where export.formats has stream")
+    try:
+        session = open_session(path, threads=threads)
+    except Exception as error:  # the runtime's errors have no other base
+        raise StreamError(f"{path}: no model that ONNX Runtime can load: {error}") from error
+    notes = json.loads(session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, "{}"))
+    if (notes.get("format"), notes.get("part")) != ("stream", part):
+        raise StreamError(f"{path}: not the {part} half of a streaming pair")
+    return session, notes
