@@ -84,3 +84,12 @@ def test_help_tells_every_verb_without_waiting_for_torch() -> None:
 def test_the_module_runs() -> None:
     done = subprocess.run([sys.executable, "-m", "tftq.cli", "validate"], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "usage: tftq validate" in done.stderr
+
+
+def test_ctrl_c_ends_any_verb_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(arguments: Sequence[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(VERBS, "plan", interrupted)
+    assert main(["plan"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"

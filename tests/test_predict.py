@@ -336,7 +336,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         f"price after 2024-01-08T03:19:00Z, close {bar_columns(200)['close'][-1]:g}" in printed
         and f"{expected.prices[-1, 9, 2]:.6g}" in printed
     )
-    assert "81 windows have happened: q-risk P10" in printed and "(naive P50 1.0000)" in printed
+    assert "81 windows whose outcome is known (those trained on prove nothing): q-risk P10" in printed and "(naive P50 1.0000)" in printed
     status, printed, _ = run_cli(capsys, tmp_path / "m.onnx", path, "--out", tmp_path / "out.parquet", "--batch-size", 7)
     assert status == 0 and "91 windows of 10 steps forecast into" in printed and pq.read_metadata(tmp_path / "out.parquet").num_rows == 910
 

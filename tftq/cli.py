@@ -74,7 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("verb", choices=VERBS, help="what to do")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="what the verb takes")
     chosen = parser.parse_args(arguments)
-    return VERBS[chosen.verb](chosen.arguments)
+    try:
+        return VERBS[chosen.verb](chosen.arguments)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130  # as shells have it
 
 
 if __name__ == "__main__":

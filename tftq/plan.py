@@ -15,17 +15,17 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from tftq.console import PIPED_WIDTH, stdout_console
 from tftq.data.load import load_datasets
 from tftq.errors import PlanError, RecipeError, TftqError
 from tftq.export.plan import WINDOWS, planned_export
+from tftq.memory.ledger import COMPONENTS
 from tftq.memory.plan import MIB, PlannedPeak
 from tftq.recipe.loading import load_recipe
 from tftq.recipe.schema import Recipe
 from tftq.train.plan import Planner, StagePlan
 from tftq.train.precision import Name
 
-COMPONENTS = ("parameters", "gradients", "optimizer", "activations", "workspace", "left_over")
-WIDTH = 120  # characters of the table
 WORTH_TELLING = 0.01  # of the peak, below which a change is no advice
 
 
@@ -94,7 +94,7 @@ def require_fit(recipe: Recipe, planner: Planner, phases: Sequence[Phase]) -> No
         warnings.warn(f"{problem}; memory.over_budget is run, so it is tried all the same", stacklevel=3)
         return
     raise PlanError(
-        f"{problem}, however few windows are forwarded at once:\n{as_text(table_of(phases, planner))}\n"
+        f"{problem}, with forward passes as small as they can be:\n{as_text(table_of(phases, planner))}\n"
         "see 'tftq plan RECIPE' for what would help; memory.over_budget=run tries it all the same"
     )
 
@@ -122,7 +122,7 @@ def _verdict(phase: Phase) -> str:
 
 def as_text(table: Table) -> str:
     """The table as plain text."""
-    console = Console(file=io.StringIO(), width=WIDTH)
+    console = Console(file=io.StringIO(), width=PIPED_WIDTH)
     console.print(table)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().rstrip()
@@ -181,7 +181,10 @@ def _changes(recipe: Recipe) -> Iterator[tuple[str, ...]]:
     """What may help, each as the words of a command line."""
     model, train = recipe.model, recipe.train
     if train.batch_size % 2 == 0:
-        yield f"train.batch_size={train.batch_size // 2}", f"train.accumulate={2 * train.accumulate}"
+        same_update = () if train.optimizer.in_backward else (f"train.accumulate={2 * train.accumulate}",)
+        yield f"train.batch_size={train.batch_size // 2}", *same_update
+    if recipe.validate.batch_size is not None and recipe.validate.batch_size > train.batch_size:
+        yield (f"validate.batch_size={train.batch_size}",)
     if train.precision == "fp32":
         yield ("train.precision=bf16",)
     if model.form == "knots" and model.knots > 8:
@@ -205,7 +208,7 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tf
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
         try:
-            report = _plan(chosen.recipe, chosen.override, Console(width=WIDTH, quiet=chosen.json))
+            report = _plan(chosen.recipe, chosen.override, stdout_console(quiet=chosen.json))
         except (TftqError, OSError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
@@ -219,7 +222,8 @@ def _plan(path: Path, overrides: Sequence[str], say: Console) -> dict[str, Any]:
     recipe = load_recipe(path, overrides)
     data = load_datasets(recipe.data)
     device = torch.device("cuda" if recipe.device == "cuda" or (recipe.device == "auto" and torch.cuda.is_available()) else "cpu")
-    planner = Planner(data.train.inputs, data.scaling, data.target_scaling, device)
+    counts = len(data.train), len(data.validation)
+    planner = Planner(data.train.inputs, data.scaling, data.target_scaling, device, *counts)
     plans = planner.plan(recipe)
     phases = phases_of(recipe, planner, plans)
     say.print(table_of(phases, planner))
@@ -239,7 +243,8 @@ def _plan(path: Path, overrides: Sequence[str], say: Console) -> dict[str, Any]:
         say.print(f"largest batch that fits: {sizes}{by_itself}", highlight=False)
         tips = advice(path, overrides, recipe, planner, plans)
         for tip in tips:
-            say.print(f"  {tip.change}: {tip.peak_bytes / MIB:,.1f} MiB, saves {tip.saved_bytes / MIB:,.1f}", highlight=False)
+            verdict = "fits" if tip.peak_bytes + planner.allowance_bytes <= recipe.memory.budget_mb * MIB else "still over"
+            say.print(f"  {tip.change}: {tip.peak_bytes / MIB:,.1f} MiB, saves {tip.saved_bytes / MIB:,.1f}, {verdict}", highlight=False)
     return {
         "fits": not over,
         "budget_bytes": recipe.memory.budget_mb * MIB,

@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from tftq.console import stdout_console
 from tftq.data.files import iso
 from tftq.data.history import History, Outcome, read_history
 from tftq.errors import PredictError, RecipeError, TftqError
@@ -298,7 +299,7 @@ def main(arguments: Sequence[str], *, program: str) -> int:
     if chosen.json:
         print(json.dumps(_document(prediction, forecasts, accuracy, chosen.out), indent=1, allow_nan=False))
     else:
-        _print(Console(), prediction, forecasts, accuracy, chosen.out)
+        _print(stdout_console(), prediction, forecasts, accuracy, chosen.out)
     return 0
 
 
@@ -351,5 +352,6 @@ def _print(console: Console, prediction: Prediction, last: Forecasts, accuracy: 
     if (found := accuracy.summary()) is not None:
         risks = ", ".join(f"P{100 * float(quantile):g} {risk:.4f}" for quantile, risk in found["q_risk"].items())
         naive = found["baseline_q_risk"]["0.5"]
-        line = f"{found['windows']} windows have happened: q-risk {risks} (naive P50 {naive:.4f}), coverage {found['coverage']:.3f}"
+        known = f"{found['windows']} windows whose outcome is known (those trained on prove nothing)"
+        line = f"{known}: q-risk {risks} (naive P50 {naive:.4f}), coverage {found['coverage']:.3f}"
         console.print(line, highlight=False, soft_wrap=True)

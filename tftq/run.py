@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from tftq.console import stdout_console
 from tftq.data.columns import Batch
 from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets, Windows
@@ -39,6 +40,7 @@ from tftq.report.text import exported_table, ledger_table, memory_line, planned_
 from tftq.train.build import architecture_of, build_model
 from tftq.train.device import choose_device, seed_everything
 from tftq.train.loop import Trainer
+from tftq.train.oom import explained
 from tftq.train.plan import Planner, StagePlan
 from tftq.train.precision import Precision
 from tftq.train.qat import qat_schedule, qat_settings
@@ -78,7 +80,7 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
     Raises:
         TftqError: something of the recipe, the data, the folder, the device or an exported model is not as it must be.
     """
-    console = console or Console()
+    console = console or stdout_console()
     device = choose_device(recipe.device)
     Precision(recipe.train.precision, device).check()
     seed_everything(recipe.seed)
@@ -86,7 +88,8 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
     data = load_datasets(recipe.data)
     data.notes.extend(_notes(recipe, len(data.train)))
     phases = qat_schedule(recipe, len(data.train)) if recipe.quant.method == "qat" else None
-    planner = Planner(data.train.inputs, data.scaling, data.target_scaling, device)
+    counts = len(data.train), len(data.validation)
+    planner = Planner(data.train.inputs, data.scaling, data.target_scaling, device, *counts)
     plans = planner.within_budget(recipe)
     require_fit(recipe, planner, phases_of(recipe, planner, plans))
     folder = RunFolder.open(recipe, device, resume=resume)
@@ -97,7 +100,8 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
     _announce(job)
 
     try:
-        summary = _stages(job, phases)
+        with explained("out of memory outside training, where no batch can be halved; lower model.hidden or model.knots, or free memory"):
+            summary = _stages(job, phases)
         folder.write_json("summary.json", summary)
         report = write_report(folder.path)
     except Exception as error:
@@ -163,10 +167,11 @@ def _memory(job: Job) -> dict[str, Any]:
     found = ledgers(records, job.recipe.memory.budget_mb)
     for stage, ledger in found.items():
         job.console.print(ledger_table(stage, ledger))
-    job.console.print(memory_line(job.watch.timeline, job.plans), highlight=False)
+    planned = max(job.planner.peak_bytes(job.recipe, plan) for plan in job.plans.values())
+    job.console.print(memory_line(job.watch.timeline, planned), highlight=False)
     return {
         **job.watch.timeline.summary(),
-        "planned_peak_bytes": max(plan.peak_bytes for plan in job.plans.values()),
+        "planned_peak_bytes": planned,
         "components": stack_at_peak(records),
         "ledger": {stage: ledger.as_dict() for stage, ledger in found.items()},
     }
@@ -192,7 +197,7 @@ def _train_quantized(job: Job, prepared: TemporalFusionTransformer, phases: QatS
     with job.watch.watching(prepared):
         training = _trainer(job, prepared, "qat", folder, phases).fit(resume=_resumable(job, folder))
     job.console.print(validation_line("trained quantized", training, naive_q_risk(job.data.validation)), highlight=False)
-    return {**training.summary(), "planned_peak_bytes": job.plans["qat"].peak_bytes}
+    return {**training.summary(), "planned_peak_bytes": job.planner.peak_bytes(job.recipe, job.plans["qat"])}
 
 
 def _trainer(job: Job, model: TemporalFusionTransformer, title: str, folder: Path, phases: QatSchedule | None = None) -> Trainer:

@@ -126,3 +126,26 @@ def test_a_damaged_file_is_refused_by_its_reader(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(DataError, match=r"a\.parquet cannot be read"):
         read_history(bars_recipe(tmp_path / "a.parquet"), MINUTE, newest=True)
+
+
+@pytest.mark.parametrize("change", [200, 370, 395])
+def test_contracts_one_after_another_without_a_gap(tmp_path: Path, change: int) -> None:
+    """The newest window lies in the second contract where that is long enough, and its bars' age begins there."""
+    bars = bar_columns(400)
+    bars["symbol"] = np.r_[np.full(change, "A"), np.full(400 - change, "B")]
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({name: pa.array(values) for name, values in bars.items()}), path)
+    history = newest(bars_recipe(path))
+    assert any("read the whole file to find its newest window: it holds several symbols" in note for note in history.notes)
+
+
+def test_a_window_of_a_single_row(tmp_path: Path) -> None:
+    columns = table_columns(30)
+    history = newest(table_recipe(write(tmp_path / "a.parquet", columns), lookback=1, known=(), calendar=("hour",)), HOUR)
+    assert any("a single row" in note for note in history.notes)
+
+
+def test_single_rows_on_both_sides_of_a_gap_are_no_neighbours(tmp_path: Path) -> None:
+    columns = take(table_columns(50), np.r_[0:20, 30:50])
+    history = read_history(table_recipe(write(tmp_path / "a.parquet", columns), lookback=1, known=(), calendar=("hour",)), HOUR)
+    assert history.ahead.tolist() == [*range(19, -1, -1), *range(19, -1, -1)]

@@ -118,3 +118,23 @@ def test_the_peak_of_a_gpu_is_reset_by_its_allocator(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", reset.append)
     MemoryProbe(CUDA).reset_peak()
     assert reset == [CUDA]
+
+
+def test_a_peak_that_cannot_be_reset_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    with LabellingCounter() as counter:
+        probe = MemoryProbe(CPU, counter)
+        fails = [True]
+
+        def reset() -> None:
+            if fails[0]:
+                raise RuntimeError("driver gone")
+
+        monkeypatch.setattr(counter, "reset_peak", reset)
+        probe.reset_peak()
+        reading = probe.read()
+        assert reading.peak is None and reading.allocated is not None
+        assert reading.error == "peak, its last reset: RuntimeError: driver gone"
+        fails[0] = False
+        probe.reset_peak()
+        reading = probe.read()
+        assert reading.peak is not None and reading.error is None

@@ -25,12 +25,14 @@ def test_the_numbers_are_those_of_an_independent_implementation(signed: bool) ->
 @pytest.mark.parametrize("name", list(adamw8bit.MOMENTS))
 def test_a_number_gets_the_nearest_code_or_one_beside_it_that_is_hardly_farther(name: str) -> None:
     values = torch.tensor(adamw8bit.MOMENTS[name])
-    table = adamw8bit._Table(values)
+    table = adamw8bit._Table(adamw8bit.MOMENTS[name], torch.device("cpu"))
     assert torch.equal(table.encode(values), torch.arange(256, dtype=torch.uint8))
     low = -1.0 if name == "exp_avg" else 0.0
     numbers = torch.cat([torch.linspace(low, 1, 20_001), torch.logspace(-9, 0, 20_001)])
     distance = (table.decode(table.encode(numbers)) - numbers).abs()
     nearest = (values[:, None] - numbers).abs().amin(0)
+    if name == "exp_avg_sq":
+        nearest = nearest.maximum(values[1] - numbers)  # what is not zero is not taken for it
     assert bool((distance <= nearest + numbers.abs() * 2.0**-9).all())  # ten bits of the fraction tell it
 
 
@@ -91,6 +93,18 @@ def test_slices_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         sliced.update()
     for one, other in zip(whole.weights(), sliced.weights(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_a_second_moment_far_below_its_block_does_not_vanish() -> None:
+    """One number of a block with gradients of 1, the others of 1e-4, and none for those every second update."""
+    weight = nn.Parameter(torch.zeros(16, 256))
+    optimizer = AdamW8bit([weight], lr=1e-3)
+    for update in range(60):
+        before = weight.detach().clone()
+        weight.grad = torch.full((16, 256), 1e-4 if update % 2 == 0 else 0.0)
+        weight.grad[:, 0] = 1.0
+        optimizer.step()
+        assert float((weight.detach() - before).abs().max()) < 2e-3, update  # two learning rates
 
 
 def test_a_gradient_of_zeros_moves_nothing() -> None:

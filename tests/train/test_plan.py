@@ -1,6 +1,7 @@
 """Planned peaks are those of real trainings, the sizes found to fit are the largest that do, and the closed forms hold."""
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -148,7 +149,7 @@ def test_on_a_gpu_tensors_take_whole_blocks_and_cuda_takes_its_own() -> None:
     assert plan.update.peak_bytes % ALLOCATOR_BLOCK == plan.validation.peak_bytes % ALLOCATOR_BLOCK == 0
     assert plan.update.peak_bytes > planner(SMALL).plan(recipe)["train"].update.peak_bytes + CUBLAS_WORKSPACE
     assert mine.needed_bytes(recipe, plan) == max(plan.update.peak_bytes, plan.validation_alone.peak_bytes) + CUDA_CONTEXT
-    assert planner(SMALL).needed_bytes(recipe, plan) == plan.peak_bytes
+    assert planner(SMALL).needed_bytes(recipe, plan) == max(plan.update.peak_bytes, plan.validation.peak_bytes)
     half = {name: mine.plan(SMALL.recipe("none", name, 4))["train"].update.peak_bytes for name in ("fp16", "bf16")}
     assert half["fp16"] == pytest.approx(half["bf16"], rel=1e-3)  # numbers of the same size in kernels of the same kind
 
@@ -163,3 +164,21 @@ def test_the_optimizers_state_leaves_where_validation_would_not_fit_beside_it() 
     assert mine.offloads(with_budget(recipe, 401), plan)
     large = StagePlan(4, 4096, update=plan.update, validation=plan.update.plus("activations", 1))
     assert mine.offloads(recipe, large)  # the peak of validation would be above that of training
+
+
+def test_no_more_windows_are_planned_than_there_are() -> None:
+    size = Size(1, 18, 2, 20, 5)
+    few = replace(planner(size), windows=8, validation_windows=4)
+    recipe = size.recipe("none", "fp32", 64)
+    plan, small = few.plan(recipe)["train"], few.plan(size.recipe("none", "fp32", 8))["train"]
+    assert plan.update.peak_bytes == small.update.peak_bytes
+    assert plan.validation.peak_bytes < planner(size).plan(recipe)["train"].validation.peak_bytes
+    assert plan.batch_size == 64  # what the trainer is told
+
+
+def test_an_update_in_one_backward_pass_is_not_split() -> None:
+    size = sized(Size(1, 18, 2, 20, 5), "train.optimizer.in_backward=true", "train.clip_norm=null", "memory.budget_mb=1")
+    recipe = size.recipe("none", "fp32", 8)
+    mine = planner(size)
+    assert mine.within_budget(recipe)["train"].batch_size == 8
+    assert mine.largest_batches(recipe, mine.plan(recipe)) == {"train": 0}

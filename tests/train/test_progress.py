@@ -1,6 +1,7 @@
-"""The bar on a terminal, and its silence elsewhere."""
+"""The bar on a terminal, and a line an epoch elsewhere."""
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from rich.console import Console
 
 from tests.train.stand_ins import tiny_trainer
+from tftq.recipe.schema import ValidateRecipe
 from tftq.train.progress import TrainingBar
 
 
@@ -26,6 +28,11 @@ def test_a_terminal_sees_loss_rate_and_memory() -> None:
     assert "training: validating" in screen.getvalue() and "4/10" in screen.getvalue()
 
 
-def test_anything_else_sees_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    tiny_trainer(tmp_path).fit()
-    assert capfd.readouterr() == ("", "")
+def test_anything_else_sees_a_line_an_epoch(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tiny_trainer(tmp_path, validate=ValidateRecipe(every=2)).fit()
+    out, err = capfd.readouterr()
+    assert out == ""
+    words = r"training {}/3: loss 0\.\d+{}, \d+ windows/s\n"
+    validated = r", validation loss 0\.\d+"
+    expected = words.format(1, "") + words.format(2, validated) + words.format(3, validated)
+    assert re.fullmatch(expected, err)

@@ -138,11 +138,9 @@ def test_moments_in_8_bits_come_back_bit_for_bit() -> None:
     (state,), (other,) = ours.state.values(), theirs.state.values()
     with offloaded(ours):
         assert {tensor.device.type for tensor in state_tensors(ours)} == {"cpu"}
-    for name in ("exp_avg", "exp_avg_sq"):
-        parts = state[name].__tensor_flatten__()[0]
-        assert "codes" in parts and "scale" in parts
-        assert all(torch.equal(getattr(state[name], part), getattr(other[name], part)) for part in parts)
-    assert torch.equal(torch.as_tensor(state["step"]), torch.as_tensor(other["step"]))
+    assert state["exp_avg"].dtype == torch.uint8
+    assert state.keys() == other.keys() and state["step"] == other["step"]
+    assert all(torch.equal(state[name], other[name]) for name in state if name != "step")
     ours.step()
     theirs.step()
     assert torch.equal(ours.param_groups[0]["params"][0], theirs.param_groups[0]["params"][0])

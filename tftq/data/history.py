@@ -181,7 +181,9 @@ def _windows(source: Source, recipe: BarsRecipe | TableRecipe, step: int, *, new
         raise DataError(
             f"{recipe.path} holds several contracts at the same times; choose one with data.symbol=... ({'; '.join(source.notes)})"
         )
-    breaks = torch.cat([last.diff() != 1, torch.tensor([True])])  # windows of one segment begin in consecutive rows
+    # Windows of one segment end in consecutive rows; where a window is a single row, so do those of neighbouring segments.
+    apart = (last.diff() != 1) | (source.times[last].diff() != step)
+    breaks = torch.cat([apart, torch.tensor([True])])
     ends = last[breaks]
     ahead = ends[breaks.cumsum(0) - breaks.long()] - last
     notes = list(source.notes)

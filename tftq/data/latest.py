@@ -68,8 +68,10 @@ def newest_rows(recipe: BarsRecipe | TableRecipe, step: int) -> Iterator[Tail]:
             stream = _Stream(file, recipe)
             newest = stream.newest(step, needed)
             count = min(newest.length, context + recipe.lookback)
+            if count < 2:
+                raise NotStreamedError("its window is a single row, which does not tell the step between rows")
             rows = stream.between(newest, newest.time - (count - 1) * step, newest.time + horizon * step)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
         raise NotStreamedError(f"it cannot be read in parts ({error})") from error
     note = None
     if newest.newer and recipe.kind == "bars":
@@ -92,6 +94,7 @@ class _Stream:
 
     def __init__(self, file: pq.ParquetFile, recipe: BarsRecipe | TableRecipe) -> None:
         self._file, self._recipe = file, recipe
+        self._symbols: set[str | None] = set()
         names = file.schema_arrow.names
         by_lower = {name.strip().lower(): name for name in names}
         if recipe.kind == "bars":
@@ -110,6 +113,7 @@ class _Stream:
         newer, spans = 0, []
         for group in range(self._file.num_row_groups):
             for table, times in self._batches(group, checked):
+                self._refuse_second_symbol(table)
                 whole = np.ones(len(times), bool)
                 for name in checked:
                     whole &= np.isfinite(numbers(Columns.of_table(table), name))
@@ -131,6 +135,13 @@ class _Stream:
         if found is None:
             raise NotStreamedError(f"no {needed} rows in it are unbroken")
         return _Newest(*found, newer, spans)
+
+    def _refuse_second_symbol(self, table: pa.Table) -> None:
+        """Where no symbol is chosen, times alone do not tell where a contract ends."""
+        if self._symbol and self._recipe.kind == "bars" and self._recipe.symbol is None:
+            self._symbols |= set(Columns.of_table(table).whole(self._symbol).cast(pa.string()).unique().to_pylist())
+            if len(self._symbols) > 1:
+                raise NotStreamedError("it holds several symbols")
 
     def between(self, newest: _Newest, first: int, last: int) -> pa.Table:
         """The rows from time `first` to `last`, both included."""

@@ -90,7 +90,7 @@ class ByteCounter(TorchDispatchMode):
                 self._count(part)
 
     def _count_tensor(self, tensor: Tensor) -> None:
-        if type(tensor) is not Tensor and hasattr(tensor, "__tensor_flatten__"):  # made of tensors, as 8-bit optimizer state; itself empty
+        if type(tensor) is not Tensor and hasattr(tensor, "__tensor_flatten__"):  # made of tensors, as quantized ones; itself empty
             for name in tensor.__tensor_flatten__()[0]:
                 self._count(getattr(tensor, name))
             return

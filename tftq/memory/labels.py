@@ -80,7 +80,7 @@ class LabellingCounter(ByteCounter):
     def labelling(self, model: nn.Module | None = None) -> Iterator[None]:
         """Label the gradients of a model, and the state of any optimizer that steps within, and its gradients from then on."""
         self._follow([] if model is None else model.parameters())
-        handle = register_optimizer_step_post_hook(self._label_state)
+        handle = register_optimizer_step_post_hook(self._label_step)
         try:
             yield
         finally:
@@ -94,7 +94,11 @@ class LabellingCounter(ByteCounter):
             if parameter.requires_grad and parameter not in self._hooks:
                 self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(self._label_gradient)
 
-    def _label_state(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+    def _label_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        self.label_state(optimizer)
+
+    def label_state(self, optimizer: Optimizer) -> None:
+        """Label an optimizer's state, and follow the gradients of its parameters."""
         for group in optimizer.param_groups:
             for storage in storages(state_tensors(optimizer, group["params"])):
                 self._label(storage, "optimizer")

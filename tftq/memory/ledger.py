@@ -27,11 +27,12 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Row:
-    """A kind of memory at a stage's peak.
+    """The most that a kind of memory took during a stage.
 
     Attributes:
-        name: parameters, forward, backward, optimizer, left over or peak.
-        measured_bytes: at the peak; None where it was not measured.
+        name: parameters, forward (activations and workspace), backward (gradients), optimizer, left over; or peak, of all together. The
+            kinds need not have been largest at once, so that they do not add up to the peak.
+        measured_bytes: at the record where it was most; None where it was not measured.
         budget_bytes: what it may take; None where it has no budget.
     """
 
@@ -55,7 +56,7 @@ class Ledger:
     """One stage's, "train" or "qat".
 
     Attributes:
-        rows: at the stage's peak, each with its budget.
+        rows: each kind of memory with its budget.
         phases: phase -> what its highest peak was made of; the peak of a phase is of what led up to its record.
     """
 
@@ -111,16 +112,21 @@ def stack_at_peak(records: Sequence[Record]) -> dict[str, int | None]:
 
 
 def _ledger(records: Sequence[Record], budget_mb: int) -> Ledger:
-    stack = stack_at_peak(records)
     rows = []
     for name, parts in _PARTS.items():
-        known = [size for part in parts if (size := stack[part]) is not None]
         budget = BUDGETS_MB.get(name)
-        rows.append(Row(name, sum(known) if known else None, None if budget is None else budget * MIB))
+        rows.append(Row(name, _most(records, parts), None if budget is None else budget * MIB))
     peak = max((record["peak"] for record in records if record["peak"] is not None), default=None)
     rows.append(Row("peak", peak, min(PEAK_MB, budget_mb) * MIB))
     phases = dict.fromkeys(_phase(record) for record in records)
     return Ledger(rows, {phase: stack_at_peak([record for record in records if _phase(record) == phase]) for phase in phases})
+
+
+def _most(records: Sequence[Record], parts: Sequence[str]) -> int | None:
+    """The most bytes of some components together, at a record's peak or live at a record; None where no record has any of them."""
+    stacks = [stack for record in records for stack in (stack_of(record), record["components"] or {})]
+    sums = [sum(known) for stack in stacks if (known := [size for part in parts if (size := stack.get(part)) is not None])]
+    return max(sums, default=None)
 
 
 def _phase(record: Record) -> str:

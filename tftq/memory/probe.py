@@ -48,6 +48,7 @@ class MemoryProbe:
         self.held: Callable[[], Components] | None = None
         self.note: str | None = None
         self._device, self._counter, self._process = device, counter, psutil.Process()
+        self._reset_errors: list[str] = []
         self._device_free: Callable[[], int] | None = None
         if self.source == "cuda":
             try:
@@ -58,8 +59,10 @@ class MemoryProbe:
 
     def read(self) -> Reading:
         """Read every figure there is; one that fails is None and its reason is in `error`, the others stand."""
-        errors: list[str] = []
+        errors = list(self._reset_errors)
         allocated, reserved, peak = self._readers()
+        if self._reset_errors:  # what is read would be the peak of more than led up to now
+            peak = None
         values = (
             _attempt("allocated", allocated, errors),
             _attempt("reserved", reserved, errors),
@@ -72,11 +75,16 @@ class MemoryProbe:
         return Reading(*values, "; ".join(errors) or None, components, peak_components)
 
     def reset_peak(self) -> None:
-        """Let the peak begin again at what is allocated now."""
+        """Let the peak begin again at what is allocated now; where that fails, the next reading has no peak and says why."""
+        self._reset_errors.clear()
+        _attempt("peak, its last reset", self._reset, self._reset_errors)
+
+    def _reset(self) -> int:
         if self.source == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
         elif self._counter is not None:
             self._counter.reset_peak()
+        return 0
 
     def _readers(self) -> tuple[Callable[[], int] | None, ...]:
         """What reads allocated, reserved and peak; None where the source has no such figure."""

@@ -46,3 +46,5 @@ class MemoryWatch:
     def follow(self, model: nn.Module, optimizer: Optimizer) -> None:
         """From now on, records say what of the memory belongs to whom."""
         self.probe.held = lambda: component_bytes(model, optimizer, device=self._device.type)
+        if self._counter is not None:  # what a checkpoint brings was made by no step
+            optimizer.register_load_state_dict_post_hook(self._counter.label_state)

@@ -29,7 +29,7 @@ def fold(model: TemporalFusionTransformer) -> TemporalFusionTransformer:
     for name, module in model.named_modules():
         if isinstance(module, PaperVariableSelection):
             _fold_selection(module, target[name])
-        elif isinstance(module, GatedResidualNetwork) and not name.endswith("selection.joint"):
+        elif isinstance(module, GatedResidualNetwork):
             _fold_grn(module, target[name])
         else:
             continue

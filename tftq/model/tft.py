@@ -65,9 +65,9 @@ class TemporalFusionTransformer(nn.Module):
 
         self.history_selection = self._selection("history", context=context)
         self.future_selection = self._selection("future", context=context)
-        between = dropout if layers > 1 else 0.0
-        self.encoder = nn.LSTM(hidden, hidden, layers, batch_first=True, dropout=between)
-        self.decoder = nn.LSTM(hidden, hidden, layers, batch_first=True, dropout=between)
+        # No dropout between layers: the paper has one layer, and cuDNN's own masks would be others when a layer is computed again.
+        self.encoder = nn.LSTM(hidden, hidden, layers, batch_first=True)
+        self.decoder = nn.LSTM(hidden, hidden, layers, batch_first=True)
         self.lstm_skip = GatedSkip(hidden, dropout=dropout)
         self.enrichment = GatedResidualNetwork(hidden, hidden, hidden, context=context, dropout=dropout, folded=folded)
         self.attention = InterpretableAttention(hidden, architecture.heads, dropout=dropout)

@@ -72,10 +72,6 @@ class VariableSelection(_Ordered):
         # Not inside the curves: a mask at the knots would be shared by every row.
         return self.dropout(mixed.unflatten(0, x.shape[:-1]))
 
-    def weights(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """The selection weights [..., variables], in the order of `self.columns` (the real variables first)."""
-        return self._weights(self.arrange(x), context)
-
     def _weights(self, x: Tensor, context: Tensor | None) -> Tensor:
         return F.softmax(self.joint(self.indicators(x), context).float(), dim=-1)
 
@@ -136,10 +132,6 @@ class PaperVariableSelection(_Ordered):
             total = total + recompute(self._mix_group, values, shares, first, *parameters)
         assert isinstance(total, Tensor)
         return total.unflatten(0, x.shape[:-1])
-
-    def weights(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """The selection weights [..., variables], in the order of `self.columns` (the real variables first)."""
-        return self._weights(self.arrange(x), context)
 
     def _weights(self, x: Tensor, context: Tensor | None) -> Tensor:
         hidden, skip = self.joint_input_bias, self.joint_skip_bias

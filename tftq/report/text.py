@@ -20,9 +20,9 @@ def planned_line(stage: str, plan: StagePlan, budget_mb: int) -> str:
     return f"planned peak of {stage}: {plan.update.peak_bytes / 2**20:.0f} of {budget_mb} MiB ({parts})"
 
 
-def memory_line(timeline: Timeline, plans: Mapping[str, StagePlan]) -> str:
-    """What it did need, and whether every phase left its record."""
-    peak, planned = timeline.peak_bytes, max(plan.peak_bytes for plan in plans.values())
+def memory_line(timeline: Timeline, planned: int) -> str:
+    """What it did need beside the peak that was planned, in bytes, and whether every phase left its record."""
+    peak = timeline.peak_bytes
     measured = "not measured" if peak is None else f"{peak / 2**20:.0f} MiB"
     lines = [f"memory peak {measured} (planned {planned / 2**20:.0f}), {timeline} records"]
     return "\n  ".join([*lines, *timeline.missing])

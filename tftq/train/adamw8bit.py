@@ -103,7 +103,7 @@ class AdamW8bit(Optimizer):
 
     def _table(self, name: str, device: torch.device) -> "_Table":
         if (name, device) not in self._tables:
-            self._tables[name, device] = _Table(torch.tensor(MOMENTS[name], device=device))
+            self._tables[name, device] = _Table(MOMENTS[name], device)
         return self._tables[name, device]
 
 
@@ -111,16 +111,19 @@ class _Table:
     """From codes to the numbers that they stand for, and from numbers in [-1, 1] to the nearest code; both by looking up.
 
     Args:
-        values: the numbers, ascending [256].
+        numbers: those that the codes stand for, ascending, 256 of them.
+        device: where the parameters are.
     """
 
-    def __init__(self, values: Tensor) -> None:
-        self.values = values
+    def __init__(self, numbers: list[float], device: torch.device) -> None:
+        self.values = values = torch.tensor(numbers, device=device)
         # A search for each number would take forty times as long as looking it up by its leading bits, and is closer by next to nothing.
         ignored = 32 - LEADING_BITS
-        patterns = torch.arange(2**LEADING_BITS, dtype=torch.int32, device=values.device) << ignored | 1 << (ignored - 1)
-        numbers = patterns.view(torch.float32).nan_to_num_(0.0)
-        self.codes = torch.bucketize(numbers, (values[1:] + values[:-1]) / 2, out_int32=True).to(torch.uint8)
+        patterns = torch.arange(2**LEADING_BITS, dtype=torch.int32, device=device) << ignored | 1 << (ignored - 1)
+        floats = patterns.view(torch.float32).nan_to_num_(0.0)
+        self.codes = torch.bucketize(floats, (values[1:] + values[:-1]) / 2, out_int32=True).to(torch.uint8)
+        if numbers[0] == 0:  # a second moment that is small must not become none: the step divides by its root
+            self.codes[1 : 2 ** (LEADING_BITS - 1)].clamp_(min=1)
 
     def decode(self, codes: Tensor) -> Tensor:
         """The numbers of uint8 codes [count]."""

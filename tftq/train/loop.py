@@ -167,6 +167,7 @@ class Trainer:
 
         found = self._validation(bar) if epoch % self.validate_every == 0 or epoch == self.settings.epochs else None
         self._log(found)
+        self._tell(bar, found)
         self.state.next_epoch()
         self._save_last()
         self.timeline.record("AFTER_CHECKPOINT", epoch)
@@ -329,12 +330,19 @@ class Trainer:
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
 
+    def _tell(self, bar: TrainingBar, found: Validation | None) -> None:
+        sums = self.state.sums
+        validated = "" if found is None else f", validation loss {found.loss:.4g}"
+        loss, rate = sums.loss / sums.windows, sums.windows / sums.seconds
+        bar.tell(f"{self.title} {self.state.epoch}/{self.settings.epochs}: loss {loss:.4g}{validated}, {rate:.0f} windows/s")
+
     def _plan(self) -> dict[str, list[str]]:
         """What must be the same for a checkpoint to be resumed, in lines."""
         groups = self.optimizer.param_groups
         return {
             "recipe": self.recipe.splitlines(),
             "windows": [f"{name}: {value}" for name, value in vars(self.sampler).items()],
+            "device": [self.precision.device.type],
             "schedule": [f"{name}: {value}" for name, value in asdict(self.schedule).items()],
             "param groups": [f"{group['name']}: lr {group['base_lr']}, {len(group['params'])} parameters" for group in groups],
         }

@@ -1,5 +1,6 @@
 """What the stages of a recipe will need at their peak, and the largest forward passes that stay within its budget."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -45,11 +46,6 @@ class StagePlan:
         """The peak of validation while the optimizer's state is off the device."""
         return self.validation.without("optimizer")
 
-    @property
-    def peak_bytes(self) -> int:
-        """The larger of the peaks of training and validation."""
-        return max(self.update.peak_bytes, self.validation.peak_bytes)
-
 
 @dataclass(frozen=True)
 class Planner:
@@ -60,12 +56,16 @@ class Planner:
         scaling: of the input columns.
         target_scaling: of the target.
         device: where the recipe will be trained; it need not be there to plan for it.
+        windows: of the training part; no forward pass takes more.
+        validation_windows: of the validation part.
     """
 
     inputs: Inputs
     scaling: Scaling
     target_scaling: TargetScaling
     device: torch.device
+    windows: int = sys.maxsize
+    validation_windows: int = sys.maxsize
 
     def plan(self, recipe: Recipe, batch_sizes: dict[str, int] | None = None) -> dict[str, StagePlan]:
         """The plans of `train`, and of `qat` where the recipe has it.
@@ -84,17 +84,23 @@ class Planner:
         cuda = self.device.type == "cuda"
 
         def make_steps() -> Sequence[Callable[[], object]]:
-            return _steps(make_model(recipe), settings, batch_size, validation_batch, self._precision(settings))
+            group = min(settings.batch_size * settings.accumulate, self.windows)
+            batches = min(batch_size, group), min(validation_batch, self.validation_windows)
+            return _steps(make_model(recipe), settings, group, *batches, self._precision(settings))
 
         _, update, validation = planned_peaks(make_steps, rounding=ALLOCATOR_BLOCK if cuda else 1)
         if cuda:
             update, validation = (peak.plus("workspace", CUBLAS_WORKSPACE) for peak in (update, validation))
         return StagePlan(batch_size, validation_batch, update, validation)
 
+    def peak_bytes(self, recipe: Recipe, plan: StagePlan) -> int:
+        """The peak of a stage on its device, of training or of the validation that takes place there."""
+        validation = 0 if self.validates_on_cpu(recipe, plan) else self.validation(recipe, plan).peak_bytes
+        return max(plan.update.peak_bytes, validation)
+
     def needed_bytes(self, recipe: Recipe, plan: StagePlan) -> int:
         """What a stage takes of the device in all, with what no allocator counts."""
-        validation = 0 if self.validates_on_cpu(recipe, plan) else self.validation(recipe, plan).peak_bytes
-        return max(plan.update.peak_bytes, validation) + self.allowance_bytes
+        return self.peak_bytes(recipe, plan) + self.allowance_bytes
 
     def validates_on_cpu(self, recipe: Recipe, plan: StagePlan) -> bool:
         """Whether validation leaves the GPU to training, as `validate.device` says: at cpu, and at auto where the GPU cannot hold it."""
@@ -121,9 +127,12 @@ class Planner:
     def within_budget(self, recipe: Recipe) -> dict[str, StagePlan]:
         """As `plan`, in the largest forward passes, up to the recipe's own, that keep within `memory.budget_mb`.
 
-        A stage whose smallest ones do not is planned as the recipe has it.
+        A stage whose smallest ones do not is planned as the recipe has it, and so is one that applies gradients in the backward pass, which
+        forwards all windows of an update at once.
         """
         plans = self.plan(recipe)
+        if recipe.train.optimizer.in_backward:
+            return plans
         return {stage: self._largest_within(recipe, stage, plan) or plan for stage, plan in plans.items()}
 
     def largest_batches(self, recipe: Recipe, plans: Mapping[str, StagePlan]) -> dict[str, int]:
@@ -134,15 +143,13 @@ class Planner:
     def _largest_within(self, recipe: Recipe, stage: str, over: StagePlan) -> StagePlan | None:
         """A plan that fits, or else the one with the largest forward pass that does; None where not even one window does.
 
-        The peak is the largest of several amounts that are affine in the batch, thus convex: a line between a size that fits and one that
-        does not runs above it, so that a size where that line is within the budget fits as well.
+        The peak is nearly affine in the batch, so that the size on the line between one that fits and one that does not is tried next;
+        every size is planned before it is taken.
         """
         budget = recipe.memory.budget_mb * MIB
         high = self.needed_bytes(recipe, over)
         if high <= budget:
             return over
-        if recipe.train.optimizer.in_backward:  # an update is computed in one pass
-            return None
         within = self.plan_stage(recipe, stage, 1)
         low = self.needed_bytes(recipe, within)
         if low > budget:
@@ -192,14 +199,14 @@ class Planner:
 
 
 def _steps(
-    model: TemporalFusionTransformer, settings: TrainRecipe, batch_size: int, validation_batch: int, precision: Precision
+    model: TemporalFusionTransformer, settings: TrainRecipe, group: int, batch_size: int, validation_batch: int, precision: Precision
 ) -> Sequence[Callable[[], object]]:
-    """The optimizer's first step, an update and a validation batch, as the trainer computes them."""
+    """The optimizer's first step, an update from a group of windows and a validation batch, as the trainer computes them."""
     optimizer = build_optimizer(model, settings.optimizer)
     if settings.optimizer.in_backward:
         AppliedInBackward(optimizer)
     quantiles = torch.tensor(model.quantiles)
-    passes = -(-settings.batch_size * settings.accumulate // batch_size)
+    passes = -(-group // batch_size)
 
     def batch(size: int) -> Batch:
         inputs = {name: torch.zeros(shape) for name, shape in model.inputs.shapes(size).items()}

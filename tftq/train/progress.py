@@ -52,6 +52,10 @@ class TrainingBar:
             status = f"loss {loss:.4g}  lr {lr:.3g}  {whose} {_memory_in_use(self._device) / 2**20:,.0f} MiB"
             self._progress.update(self._task, advance=1, status=status)
 
+    def tell(self, words: str) -> None:
+        """Print a line that stays, terminal or not."""
+        self._progress.console.print(words, highlight=False, soft_wrap=True)
+
     def start_validation(self, windows: int) -> None:
         """Begin the bar of a validation."""
         self._progress.reset(self._task, description=f"{self._title}: validating", total=windows, completed=0, status="")

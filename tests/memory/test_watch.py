@@ -1,0 +1,31 @@
+"""A watch knows what belongs to whom, however it came to be there."""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from tftq.memory.ledger import read_records
+from tftq.memory.watch import MemoryWatch
+
+
+def test_state_that_a_checkpoint_brought_is_the_optimizers(tmp_path: Path) -> None:
+    def stepped() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = nn.Linear(100, 100, bias=False)
+        return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    before, optimizer = stepped()
+    before(torch.ones(1, 100)).sum().backward()
+    optimizer.step()
+    saved = optimizer.state_dict()
+
+    watch = MemoryWatch(tmp_path / "memory.jsonl", torch.device("cpu"))
+    model, resumed = stepped()
+    with watch.watching(model):
+        watch.follow(model, resumed)
+        resumed.load_state_dict({**saved, "state": {0: {"momentum_buffer": torch.ones(100, 100)}}})
+        watch.timeline.record("EPOCH_START", 1)
+        watch.timeline.record("TRAIN_BATCH_0", 1)
+    _, record = read_records(tmp_path / "memory.jsonl")
+    assert record["peak_components"]["optimizer"] == record["components"]["optimizer"] == 40_000
+    assert record["components"]["parameters"] == 40_000
