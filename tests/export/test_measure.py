@@ -8,8 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.export.conftest import Make
 from tests.export.stub import stub_batch, write_stub
-from tftq.export.measure import feeds, open_session
+from tests.quant.small import small_batch
+from tftq.export import measure
+from tftq.export.measure import feeds, may_saturate, open_session
 
 
 def test_it_prints_one_json_document(tmp_path: Path) -> None:
@@ -50,3 +53,36 @@ def test_a_session_takes_the_inputs_in_its_own_order(tmp_path: Path) -> None:
 def test_a_session_is_as_it_was_asked_for(tmp_path: Path, optimise: bool, level: str) -> None:
     options = open_session(write_stub(tmp_path / "stub.onnx"), threads=1, optimise=optimise).get_session_options()
     assert (options.graph_optimization_level.name, options.intra_op_num_threads) == (level, 1)
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "saturates"),
+    [
+        ("x86_64", "flags : fpu avx2 avx512f avx512_vnni", False),
+        ("AMD64", "flags : fpu avx2 avx_vnni", False),
+        ("x86_64", "flags : fpu avx2", True),
+        ("AMD64", None, True),
+        ("aarch64", "Features : asimd", False),
+    ],
+)
+def test_a_cpu_without_vnni_may_saturate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, flags: str | None, saturates: bool
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    if flags is not None:
+        (tmp_path / "cpuinfo").write_text(flags)
+    assert may_saturate(tmp_path / "cpuinfo") == saturates
+
+
+def test_where_it_may_saturate_the_runtime_multiplies_exactly(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It then rewrites the INT8 weights as UINT8, which must leave the forecasts as they are."""
+    made = make("small int8")
+    inputs = small_batch(made.model.inputs, 7).inputs
+    forecasts = []
+    for saturates in (False, True):
+        monkeypatch.setattr(measure, "may_saturate", lambda saturates=saturates: saturates)
+        session = open_session(made.path, threads=1)
+        forecasts.append(session.run(None, feeds(session, inputs))[0])
+        found = session.get_session_options().get_session_config_entry("session.x64quantprecision") if saturates else None
+    assert found == "1"
+    np.testing.assert_allclose(forecasts[1], forecasts[0], rtol=1e-5)

@@ -66,6 +66,7 @@ def trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], output: str
     assert program is not None
     graph = program.model_proto
     write_scans(graph)
+    _own_zero_points(graph.graph)
     _strip(graph)
     _describe(graph, {"versions": _versions(), **metadata})
     onnx.checker.check_model(graph, full_check=False)
@@ -95,6 +96,20 @@ def read_metadata(model: onnx.ModelProto | Path | str) -> dict[str, object]:
     """What `build_graph` noted in a model, or in a file of one."""
     graph = model if isinstance(model, onnx.ModelProto) else onnx.load(model)
     return next(json.loads(entry.value) for entry in graph.metadata_props if entry.key == METADATA_KEY)
+
+
+def _own_zero_points(graph: onnx.GraphProto) -> None:
+    """Give each INT8 weight a zero point of its own: where the runtime rewrites weights as UINT8, it fails on one that several share."""
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    for part in every_graph(graph):
+        for node in part.node:
+            if node.op_type == "DequantizeLinear" and node.input[0] in constants:
+                zero = graph.initializer.add()
+                zero.CopyFrom(constants[node.input[2]])
+                zero.name = node.input[2] = f"{node.input[0]}.zero_point"
+    used = {name for part in every_graph(graph) for node in part.node for name in node.input}
+    for name in constants.keys() - used:
+        graph.initializer.remove(constants[name])
 
 
 def _strip(graph: onnx.ModelProto) -> None:
