@@ -253,7 +253,7 @@ class QatRecipe(Section):
     fake_quant: Whole | None = None  # null: 5 % of all updates
     freeze: Whole | None = None  # observers stop learning; null: 50 % of all updates
     ranges: Literal["observe", "learn"] = "observe"  # learn: by their gradient, from fake_quant until freeze
-    range_lr: Positive = 1e-3  # of learned ranges, in shares of the observed ones
+    range_lr: Positive = 1e-2  # of learned ranges, in shares of the observed ones
     schedule: ScheduleRecipe = ScheduleRecipe()
 
     @field_validator("fake_quant", "freeze")
