@@ -43,12 +43,13 @@ def main() -> None:
     """Build both, replay bars through both, and write the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", choices=SIZES, default="reference")
+    parser.add_argument("--lstm", choices=("fp32", "int8"), default="fp32", help="how the LSTM's weights are stored")
     parser.add_argument("--bars", type=int, default=1000)
     arguments = parser.parse_args()
 
     table, _ = tabulate(model(SIZES[arguments.sizes], "knots"))
     inputs = {name: torch.randn(shape) for name, shape in table.inputs.shapes(32).items()}
-    prepared = prepared_copy(table, lstm="int8")
+    prepared = prepared_copy(table, lstm=arguments.lstm)
     calibrate(prepared, [Batch(inputs["history"], inputs["future"], inputs.get("static"), torch.zeros(32, 10))])
     prepared.eval()
     files = {"one_piece.onnx": build_graph(prepared, {}), **build_pair(prepared, "int8_ptq", {})}
@@ -81,7 +82,14 @@ def main() -> None:
     sizes = {"in one piece": len(files["one_piece.onnx"]) / 1e6, "streaming pair": sum(pair.values())}
     rows = [
         {
-            **{"graph": graph, "sizes": arguments.sizes, "threads": THREADS, "bars": len(spent), "file_mb": round(sizes[graph], 2)},
+            **{
+                "graph": graph,
+                "sizes": arguments.sizes,
+                "lstm_weights": arguments.lstm,
+                "threads": THREADS,
+                "bars": len(spent),
+                "file_mb": round(sizes[graph], 2),
+            },
             **{"latency_ms": round(statistics.median(spent), 2), "latency_p99_ms": round(float(np.quantile(spent, 0.99)), 2)},
         }
         for graph, spent in (("in one piece", whole), ("streaming pair", bar_by_bar))
