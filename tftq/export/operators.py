@@ -240,12 +240,13 @@ def compute_by_window(deployed: TemporalFusionTransformer) -> None:
     """Have the tables of what has a time axis computed window after window: memory that hardly grows with the batch.
 
     Args:
-        deployed: of `deploy`.
+        deployed: of `deploy`; other forms than the table stay as they are.
     """
     inputs = deployed.inputs
     for selection, rows in ((deployed.history_selection, inputs.lookback), (deployed.future_selection, inputs.horizon)):
-        assert isinstance(selection.curves, DenseTable)
-        selection.curves.window = rows
+        curves = getattr(selection, "curves", None)
+        if isinstance(curves, DenseTable):
+            curves.window = rows
 
 
 def _stored(weight: Tensor, scale: Tensor) -> Tensor:
