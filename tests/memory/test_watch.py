@@ -1,5 +1,6 @@
 """A watch knows what belongs to whom, however it came to be there."""
 
+import weakref
 from pathlib import Path
 
 import torch
@@ -29,3 +30,20 @@ def test_state_that_a_checkpoint_brought_is_the_optimizers(tmp_path: Path) -> No
     _, record = read_records(tmp_path / "memory.jsonl")
     assert record["peak_components"]["optimizer"] == record["components"]["optimizer"] == 40_000
     assert record["components"]["parameters"] == 40_000
+
+
+def test_nothing_of_a_stage_lives_on_when_it_is_over(tmp_path: Path) -> None:
+    watch = MemoryWatch(tmp_path / "memory.jsonl", torch.device("cpu"))
+    model = nn.Linear(100, 100, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gone = weakref.ref(model.weight)
+    with watch.watching(model):
+        watch.follow(model, optimizer)
+    del model, optimizer
+    assert gone() is None
+    following = nn.Linear(10, 10, bias=False)
+    with watch.watching(following):
+        watch.follow(following, torch.optim.SGD(following.parameters(), lr=0.1))
+        watch.timeline.record("EPOCH_START", 1)
+    (record,) = read_records(tmp_path / "memory.jsonl")
+    assert record["allocated"] == record["peak"] == 400

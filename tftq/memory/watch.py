@@ -1,7 +1,7 @@
 """Watching one run's memory: the counter where the device does not count itself, its probe and its timeline."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -33,15 +33,18 @@ class MemoryWatch:
 
     @contextmanager
     def watching(self, model: nn.Module | None = None) -> Iterator[None]:
-        """Count what is allocated within, and the model, which was there before."""
-        if self._counter is None:
-            yield
-            return
-        with self._counter, self._counter.labelling(model):
-            if model is not None:
-                self._counter.track([*model.parameters(), *model.buffers()], "parameters")
-            self.probe.reset_peak()
-            yield
+        """Count what is allocated within, and the model, which was there before; forget whom it belonged to at the end."""
+        try:
+            with ExitStack() as counting:
+                if self._counter is not None:
+                    counting.enter_context(self._counter)
+                    counting.enter_context(self._counter.labelling(model))
+                    if model is not None:
+                        self._counter.track([*model.parameters(), *model.buffers()], "parameters")
+                self.probe.reset_peak()
+                yield
+        finally:
+            self.probe.held = None  # or the model and its optimizer would live on until the next ones are followed
 
     def follow(self, model: nn.Module, optimizer: Optimizer) -> None:
         """From now on, records say what of the memory belongs to whom."""
