@@ -34,6 +34,7 @@ def model(risk: float, size: int) -> dict[str, Any]:
         "file_bytes": size,
         "loss": 0.125,
         "q_risk": {"0.1": 0.11, "0.5": risk, "0.9": 0.19},
+        "q_risk_by_step": {"0.1": [0.1, 0.12], "0.5": [risk - 0.01, risk + 0.01], "0.9": [0.18, 0.2]},
         "coverage": 0.81,
         "max_abs_diff": 3.5e-7,
         "rss_bytes": 12_300_000,

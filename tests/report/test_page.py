@@ -84,6 +84,7 @@ def test_the_page_tells_every_figure(tmp_path: Path) -> None:
     assert found["qat VALIDATION_END"] == ["5.0", "0.0", "0.0", "15.0", "0.0", "0.0", "20.0"]
     assert found["train TRAIN_BATCH"] == ["10.0", "0.0", "0.0", "30.0", "0.0", "0.0", "40.0"]
     assert found["q1"] == ["0.24", "0.29", "5e-05", "5e-05"] and found["1"] == ["0.5", "–", "0.002", "0.001"]
+    assert "P50 q-risk at each step" in text and "int8_qat, 2: 0.41" in text and "fp32, 1: 0.385" in text
     assert found["git"] == ["commit abc123, dirty yes"] and found["cuda"] == ["none"] and found["torch"] == ["2.13.0"]
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tftq.train.loss import quantile_loss
-from tftq.train.metrics import ForecastMetrics
+from tftq.train.metrics import ForecastMetrics, validation_summary
 
 
 def test_by_hand() -> None:
@@ -53,6 +53,7 @@ def test_where_every_target_is_zero_the_risk_is_twice_the_mean_loss() -> None:
     metrics.add(torch.tensor([[[1.0], [3.0]]]), torch.zeros(1, 2))
     assert metrics.result().q_risk == {0.5: 2.0}
     assert metrics.result().q_risk_by_step == {0.5: [1.0, 3.0]}
+    assert validation_summary(metrics.result())["q_risk_by_step"] == {"0.5": [1.0, 3.0]}
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])

@@ -5,6 +5,7 @@ from typing import Any
 
 from tftq.report.facts import Facts
 from tftq.report.html import Html, join, section, table, tag
+from tftq.report.svg import line_chart
 from tftq.report.verdict import MB, naive_risk
 
 Q_RISK = "q-risk = 2·Σ pinball / Σ|y| over all validation windows and steps, lower is better (naive P50: Σ|y − naive| / Σ|y|)."
@@ -43,7 +44,23 @@ def models(facts: Facts) -> Html:
     ]
     shares = f"Percentages below a figure are of {next(iter(found))}'s. The difference from torch is in the target's unit."
     notes = " ".join([Q_RISK, shares, SELECTED, *([STREAM] if "stream" in found else [])])
-    return section("Exported models", table(["", *found], rows), tag("p", notes, class_="soft"))
+    return section("Exported models", table(["", *found], rows), tag("p", notes, class_="soft"), _by_step(found))
+
+
+def _by_step(found: dict[str, Any]) -> Html:
+    """The q-risk of each quantile over the horizon, a chart for each with a line for each model."""
+    levels = next(iter(found.values()))["q_risk_by_step"]
+    steps = [str(step) for step in range(1, 1 + len(next(iter(levels.values()))))]
+    charts = [
+        line_chart(
+            f"P{100 * float(level):g} q-risk at each step",
+            {kind: model["q_risk_by_step"][level] for kind, model in found.items()},
+            steps,
+            axis="step of the horizon",
+        )
+        for level in levels
+    ]
+    return tag("details", tag("summary", "Each step of the horizon"), tag("div", *charts, class_="side"))
 
 
 def gate(facts: Facts) -> Html:

@@ -92,6 +92,7 @@ def validation_summary(found: Validation) -> dict[str, object]:
         "windows": found.windows,
         "loss": found.loss,
         "q_risk": {str(quantile): risk for quantile, risk in found.q_risk.items()},
+        "q_risk_by_step": {str(quantile): steps for quantile, steps in found.q_risk_by_step.items()},
         "coverage": found.coverage,
         "crossing_rate": found.crossing_rate,
     }
