@@ -15,7 +15,7 @@ from tftq.errors import GateError
 from tftq.export.census import Census, take_census
 from tftq.export.measure import feeds, open_session
 from tftq.quant.fake_quantize import unrounded
-from tftq.recipe.schema import Format
+from tftq.recipe.schema import Format, is_integer
 from tftq.train.validation import evaluating
 
 # Distances are shares of the forecasts' spread.
@@ -94,14 +94,14 @@ def prove(path: Path, model: nn.Module, batch: Batch, kind: Format, *, threads: 
     path.with_suffix(".optimised").unlink()
 
     tolerance = HALF if kind == "fp16" else EXACT
-    ties = moved_by_ties(expected, floating, spread) if kind.startswith("int8") else None
+    ties = moved_by_ties(expected, floating, spread) if is_integer(kind) else None
     checks = [
         *distances("from torch, as written", as_written, expected, spread, tolerance, ties=ties),
         *distances("from torch, as optimised", optimised, expected, spread, tolerance, ties=ties),
         *distances("of batches of 1, 2 and 7 from all at once", parts, optimised[order], spread, BATCH_INVARIANCE, ties=ties),
         *soundness(optimised),
     ]
-    if kind.startswith("int8"):
+    if is_integer(kind):
         checks += integrity(census)
     require(f"{path.name} ({kind})", checks)
     return Proof(checks, float(np.abs(optimised - expected).max()), census, cost(path, threads=threads))

@@ -22,7 +22,7 @@ from tftq.export.stream_graph import build_pair
 from tftq.files import written_whole
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.fake_quantize import unrounded
-from tftq.recipe.schema import Format
+from tftq.recipe.schema import Format, is_integer
 from tftq.train.validation import evaluating, metrics_for
 
 STRETCHES, REPLAYED = 4, 32  # spread over the validation part; windows replayed in each
@@ -151,7 +151,7 @@ def _prove(
         with unrounded(model):
             floating = model(*some.inputs).float().numpy()
     spread = float(expected.max() - expected.min()) or 1.0
-    integer = weights.startswith("int8")
+    integer = is_integer(weights)
     ties = moved_by_ties(in_torch, floating, spread) if integer else None
     census = _census_of(pair)
     checks = [

@@ -19,6 +19,11 @@ FORMATS_OF_METHOD: dict[str, tuple[Format, ...]] = {
 }
 
 
+def is_integer(kind: Format) -> bool:
+    """Whether a one-piece model of this format multiplies integers, and the gate holds it to that."""
+    return kind in ("int8_ptq", "int8_qat")
+
+
 def _whole(value: Any) -> Any:
     """Let `1e4` stand where a whole number is asked for; YAML reads it as a float."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
