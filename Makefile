@@ -49,4 +49,5 @@ gpu-check:
 	$(or $(wildcard $(BIN)/python),$(PYTHON)) tests/gpu/check.py $(ARGS)
 
 bench: setup
+	$(BIN)/python -m pip install -e '.[bench]'
 	for script in $(filter-out benchmarks/common.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
