@@ -93,3 +93,9 @@ def test_ctrl_c_ends_any_verb_quietly(monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.setitem(VERBS, "plan", interrupted)
     assert main(["plan"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0 and capsys.readouterr().out.startswith("tftq ")

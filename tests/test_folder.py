@@ -84,7 +84,10 @@ def test_nothing_is_resumed_where_no_run_began(recipe: Recipe, tmp_path: Path) -
 
 def test_a_run_of_another_recipe_is_not_resumed(recipe: Recipe) -> None:
     RunFolder.open(recipe, CPU, resume=False)
-    with pytest.raises(RunFolderError, match=r"was begun by another recipe; resume with .*recipe\.yaml out=.*run, or"):
+    with pytest.raises(
+        RunFolderError,
+        match=r"was begun by another recipe; resume with its own, .*recipe\.yaml out=.*run --resume, or(.|\n)*\n-seed: 7\n\+seed: 8",
+    ):
         RunFolder.open(recipe.model_copy(update={"seed": 8}), CPU, resume=True)
 
 

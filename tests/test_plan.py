@@ -10,7 +10,7 @@ import pytest
 import tftq.plan
 from tftq.cli import main
 from tftq.export.plan import planned_export
-from tftq.memory.plan import MIB
+from tftq.memory.components import MIB
 from tftq.recipe.loading import load_recipe
 
 RECIPE = """\

@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from tftq.versions import installed
+
 # What a verb needs is imported when it is called, so that help does not wait for torch.
 
 
@@ -71,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog=f"verbs:\n{verbs}\n\n'tftq VERB --help' tells more of one.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"tftq {installed('tftq') or 'from a checkout that is not installed'}")
     parser.add_argument("verb", choices=VERBS, help="what to do")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="what the verb takes")
     chosen = parser.parse_args(arguments)

@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 from datetime import UTC, datetime
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,10 @@ class RunFolder:
         if resume:
             if not written.exists():
                 raise RunFolderError(f"{path}: no recipe.yaml of a run to resume there; run without --resume, or name the run's folder")
-            if written.read_text(encoding="utf-8") != identity(recipe):
-                raise RunFolderError(f"{path}: was begun by another recipe; resume with {written} out={path}, or choose another folder")
+            began, now = written.read_text(encoding="utf-8").splitlines(), identity(recipe).splitlines()
+            if changed := list(unified_diff(began, now, "recipe then", "recipe now", lineterm="", n=0)):
+                advice = f"resume with its own, {written} out={path} --resume, or choose another folder"
+                raise RunFolderError("\n".join([f"{path}: was begun by another recipe; {advice}", *changed]))
             return folder
         if path.is_file():
             raise RunFolderError(f"{path}: is a file; choose another out=... for the folder of the run")

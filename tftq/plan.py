@@ -19,8 +19,9 @@ from tftq.console import PIPED_WIDTH, stdout_console
 from tftq.data.load import load_datasets
 from tftq.errors import PlanError, RecipeError, TftqError
 from tftq.export.plan import WINDOWS, planned_export
+from tftq.memory.components import MIB
 from tftq.memory.ledger import COMPONENTS
-from tftq.memory.plan import MIB, PlannedPeak
+from tftq.memory.plan import PlannedPeak
 from tftq.recipe.loading import load_recipe
 from tftq.recipe.schema import Recipe
 from tftq.train.plan import Planner, StagePlan

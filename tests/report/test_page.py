@@ -78,6 +78,7 @@ def test_the_page_tells_every_figure(tmp_path: Path) -> None:
     assert found["integer products"] == ["0 of 20", "19 of 20"] and found["INT8 share of weights"] == ["87.5%", "87.5%"]
     assert found["load"][0] == "40 ms" and found["coverage"][0] == "81.0%" and found["largest difference from torch"][0] == "3.5e-07"
     assert found["distance from torch"] == ["1.5e-07|<= 0.0001", "passed"]
+    assert "no run fails for them; a run keeps within " in text
     assert "What the peak of train was made of" in text and "What the peak of qat was made of" in text
     assert found["forward"] == ["15.0", "200.0", "within"]  # of qat, which comes last
     assert found["backward"] == ["0.0", "200.0", "within"] and found["peak"] == ["20.0", "512.0", "within"]

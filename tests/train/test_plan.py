@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from tests.gpu.reference import SMALL, RandomWindows, Size
+from tftq.memory.components import MIB
 from tftq.memory.ledger import read_records
-from tftq.memory.plan import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, CUDA_CONTEXT, MIB
+from tftq.memory.plan import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, CUDA_CONTEXT
 from tftq.memory.watch import MemoryWatch
 from tftq.model.size import parameter_count
 from tftq.recipe.schema import Recipe

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-MIB = 2**20
+from tftq.memory.components import MIB
+
 COMPONENTS = ("parameters", "gradients", "optimizer", "activations", "workspace", "left_over")
 """What the bytes at a peak are for; left over is what is still there afterwards and belongs to none of the others."""
 

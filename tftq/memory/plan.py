@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tftq.memory.components import MIB
 from tftq.memory.labels import LabellingCounter
 
-MIB = 2**20
 ALLOCATOR_BLOCK = 512  # bytes; kMinBlockSize of PyTorch's CUDACachingAllocator: every tensor takes a multiple of it
 # Of one handle with the default CUBLAS_WORKSPACE_CONFIG :4096:2:16:8 (PyTorch, CUDA semantics, "cuBLAS workspaces"), which the caching
 # allocator counts; one for the thread of the forward pass and one for that of the backward pass.

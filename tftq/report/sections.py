@@ -3,13 +3,18 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tftq.memory.components import MIB
 from tftq.memory.ledger import COMPONENTS, Ledger, Record, Row, Stack, ledgers, stack_of
 from tftq.report.facts import Facts
 from tftq.report.html import Html, join, listing, section, table, tag
 from tftq.report.svg import bar_chart, line_chart
-from tftq.report.verdict import MIB
 
 QAT = "QAT"
+BUDGETS = (
+    "Forward is activations and workspace, backward is gradients. Each kind stands as it was at the record where it was most, so they need "
+    "not add up to the peak. The budgets of single kinds are what this project set out with, and no run fails for them; a run keeps within "
+    "memory.budget_mb."
+)
 BUDGET_IN_SIGHT = 2  # a budget so many times higher than the highest bar is not drawn: the bars would be lost below it
 
 
@@ -65,7 +70,7 @@ def memory(facts: Facts) -> Html:
     parts = [part for stage, ledger in books.items() for part in (tag("h3", f"What the peak of {stage} was made of"), _rows(ledger))]
     course = tag("div", _course(facts, planned, budget), tag("div", *parts), class_="side")
     details = tag("details", tag("summary", "Every phase's highest peak in figures, MiB"), _phases(books))
-    return section("Memory", tag("p", line), *missing, course, details)
+    return section("Memory", tag("p", line), *missing, course, tag("p", BUDGETS, class_="soft"), details)
 
 
 def data(facts: Facts) -> Html:

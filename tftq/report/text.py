@@ -6,6 +6,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from tftq.export.publish import Exported
+from tftq.memory.components import MIB
 from tftq.memory.ledger import Ledger
 from tftq.memory.timeline import Timeline
 from tftq.model.tabulate import KNOT_COUNTS, TOLERANCE, TabulatedVariable
@@ -16,15 +17,15 @@ from tftq.train.state import Training
 
 def planned_line(stage: str, plan: StagePlan, budget_mb: int) -> str:
     """What a stage is expected to need."""
-    parts = ", ".join(f"{name} {size / 2**20:.0f}" for name, size in plan.update.components.items() if size)
-    return f"planned peak of {stage}: {plan.update.peak_bytes / 2**20:.0f} of {budget_mb} MiB ({parts})"
+    parts = ", ".join(f"{name} {size / MIB:.0f}" for name, size in plan.update.components.items() if size)
+    return f"planned peak of {stage}: {plan.update.peak_bytes / MIB:.0f} of {budget_mb} MiB ({parts})"
 
 
 def memory_line(timeline: Timeline, planned: int) -> str:
     """What it did need beside the peak that was planned, in bytes, and whether every phase left its record."""
     peak = timeline.peak_bytes
-    measured = "not measured" if peak is None else f"{peak / 2**20:.0f} MiB"
-    lines = [f"memory peak {measured} (planned {planned / 2**20:.0f}), {timeline} records"]
+    measured = "not measured" if peak is None else f"{peak / MIB:.0f} MiB"
+    lines = [f"memory peak {measured} (planned {planned / MIB:.0f}), {timeline} records"]
     return "\n  ".join([*lines, *timeline.missing])
 
 
@@ -34,7 +35,7 @@ def ledger_table(stage: str, ledger: Ledger) -> Table:
     for name in ("", "measured", "budget", "verdict"):
         table.add_column(name, justify="right" if name in ("measured", "budget") else "left")
     for row in ledger.rows:
-        sizes = (None if size is None else f"{size / 2**20:,.1f}" for size in (row.measured_bytes, row.budget_bytes))
+        sizes = (None if size is None else f"{size / MIB:,.1f}" for size in (row.measured_bytes, row.budget_bytes))
         table.add_row(row.name, *sizes, row.verdict)
     return table
 

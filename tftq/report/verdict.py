@@ -1,9 +1,10 @@
 """The first screen: what the run came to in a sentence, beside the naive forecast, and the few figures that matter."""
 
+from tftq.memory.components import MIB
 from tftq.report.facts import Facts
 from tftq.report.html import Html, tag
 
-MIB, MB = 2**20, 1e6
+MB = 1e6
 LEVEL = 0.01  # a P50 risk this close to the naive one, in proportion, is no difference to boast of
 COVERAGE_SLACK = 0.05  # between the share of outcomes an interval should hold and the share it held
 

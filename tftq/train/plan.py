@@ -9,7 +9,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tftq.data.columns import Batch, Inputs
 from tftq.data.scaling import Scaling, TargetScaling
-from tftq.memory.plan import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, CUDA_CONTEXT, MIB, PlannedPeak, planned_peaks
+from tftq.memory.components import MIB
+from tftq.memory.plan import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, CUDA_CONTEXT, PlannedPeak, planned_peaks
 from tftq.model.curves import TableCurves
 from tftq.model.tabulate import KNOT_COUNTS, put_tables
 from tftq.model.tft import TemporalFusionTransformer

@@ -8,6 +8,8 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tftq.memory.components import MIB
+
 
 class TrainingBar:
     """Shows epoch, loss, learning rate and memory in use while updates go by.
@@ -49,7 +51,7 @@ class TrainingBar:
         """Count one update."""
         if not self._progress.disable:
             whose = "GPU" if self._device.type == "cuda" else "process"
-            status = f"loss {loss:.4g}  lr {lr:.3g}  {whose} {_memory_in_use(self._device) / 2**20:,.0f} MiB"
+            status = f"loss {loss:.4g}  lr {lr:.3g}  {whose} {_memory_in_use(self._device) / MIB:,.0f} MiB"
             self._progress.update(self._task, advance=1, status=status)
 
     def tell(self, words: str) -> None:
