@@ -83,8 +83,10 @@ def test_the_table_for_people(recipe: Path, capsys: pytest.CaptureFixture[str], 
 def test_a_wrong_recipe_and_wrong_data_are_2(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--json", str(recipe), "model.hiden=3"]) == 2
     assert main(["plan", str(recipe), f"data.path={recipe.parent / 'none.csv'}"]) == 2
+    assert main(["plan", str(recipe), "quant.keep_float=[heads.liner]"]) == 2
     streams = capsys.readouterr()
     assert streams.out == "" and "did you mean model.hidden?" in streams.err and "none.csv" in streams.err
+    assert "quant.keep_float: 'heads.liner' matches no layer that is quantized; did you mean heads.linear" in streams.err
 
 
 def test_an_export_by_hand(recipe: Path) -> None:
@@ -96,6 +98,8 @@ def test_an_export_by_hand(recipe: Path) -> None:
     assert small.components["activations"] == 2 * rows * 100
     pair = planned_export(loaded, "stream", weights=20_000, knots=100)  # three sessions are open at once
     assert pair.components == {**small.components, "workspace": 3 * small.components["workspace"]}
+    some_kept = planned_export(loaded, "int8_ptq", weights=20_000, knots=100, kept=1_000)
+    assert some_kept.components == {**small.components, "workspace": small.components["workspace"] + 2 * 3 * 1_000}
     large = planned_export(loaded, "fp32", weights=10_000_000, knots=10)  # building it takes more than running it
     assert large.components == {
         **{"parameters": 80_000_000, "workspace": 80_000_000},

@@ -12,7 +12,7 @@ import torch
 import tftq.run
 from tests.conftest import ROOT, SMALL, Run
 from tftq.data.load import load_datasets
-from tftq.errors import PlanError, RunFolderError
+from tftq.errors import PlanError, QuantizationError, RunFolderError
 from tftq.export.measure import feeds, open_session
 from tftq.model.size import parameter_count
 from tftq.quant.schedule import QatSchedule
@@ -105,6 +105,14 @@ def test_a_plan_over_the_budget_is_refused_with_its_table(do_run: Callable[..., 
     """Case M6: without a folder, and before any model is built."""
     with pytest.raises(PlanError, match=r"planned peak of train, .* is above memory.budget_mb 1(.|\n)*gradients(.|\n)*over by"):
         do_run("qat_int8.yaml", tmp_path / "run", *SMALL, "memory.budget_mb=1")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("stop_before_training")
+@pytest.mark.parametrize("recipe", ["ptq_int8.yaml", "qat_int8.yaml"])
+def test_a_pattern_that_matches_no_layer_is_refused_before_training(do_run: Callable[..., Run], tmp_path: Path, recipe: str) -> None:
+    with pytest.raises(QuantizationError, match=r"^quant\.keep_float: 'atention' matches no layer .*did you mean attention"):
+        do_run(recipe, tmp_path / "run", "model.hidden=16", "model.knots=8", "quant.keep_float=[atention]")
     assert not (tmp_path / "run").exists()
 
 

@@ -73,10 +73,10 @@ def phases_of(recipe: Recipe, planner: Planner, plans: Mapping[str, StagePlan]) 
     plan = max(plans.values(), key=lambda plan: planner.validation(recipe, plan).peak_bytes)
     on_cpu = planner.validates_on_cpu(recipe, plan)
     phases.append(Phase("validate", "validate", plan.validation_batch, planner.validation(recipe, plan), None if on_cpu else budget))
-    weights, knots = planner.table_size(recipe)
+    table = planner.table_size(recipe)
     on_device = budget if planner.device.type == "cpu" and recipe.model.form == "knots" else None
     for kind in recipe.formats:
-        peak = planned_export(recipe, kind, weights=weights, knots=knots)
+        peak = planned_export(recipe, kind, weights=table.weights, knots=table.knots, kept=table.kept)
         phases.append(Phase("export", f"export {kind}", WINDOWS, peak, on_device))
     return phases
 

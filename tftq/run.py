@@ -128,7 +128,7 @@ def _stages(job: Job, phases: QatSchedule | None) -> dict[str, Any]:
             exported[kind] = _export(job, table, kind)
 
     if recipe.quant.method != "none":
-        prepared = prepared_copy(table, lstm=recipe.quant.lstm).to(job.device)
+        prepared = prepared_copy(table, lstm=recipe.quant.lstm, keep_float=recipe.quant.keep_float).to(job.device)
         batches = _calibration_batches(job, summary["batch_size"])
         calibrate(prepared, batches, recipe.quant.calibration, percentile=recipe.quant.percentile)
         if "int8_ptq" in recipe.formats:

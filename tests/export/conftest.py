@@ -19,6 +19,7 @@ from tftq.model.tabulate import tabulate
 from tftq.model.tft import Architecture, TemporalFusionTransformer
 from tftq.recipe.schema import Format
 
+KEPT = ("attention.*", "history_selection.curves", "lstm_skip", "encoder", "static_contexts.selection.input")
 METADATA = {"recipe": "small", "recipe_hash": "abc"}
 
 
@@ -68,6 +69,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
         "small fp32": ("fp32", small),
         "small fp16": ("fp16", small),
         "small int8": ("int8_ptq", lambda: calibrated(small(), "int8")),
+        "small int8, some kept": ("int8_ptq", lambda: calibrated(small(), "int8", keep_float=KEPT)),
         "folded int8": ("int8_ptq", lambda: calibrated(tabulate(small_model("folded", static=False, lstm_layers=1))[0], "int8")),
         "paper int8": ("int8_qat", lambda: calibrated(tabulate(small_model("paper", static=False, lstm_layers=1))[0], "fp32")),
         "large fp32": ("fp32", large),

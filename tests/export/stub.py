@@ -21,6 +21,7 @@ class Stub(nn.Module):
     offsets: Tensor
     target_scale: Tensor
     quantiles = (0.1, 0.5, 0.9)
+    kept_float: tuple[str, ...] = ()
 
     def __init__(self, offsets: Sequence[float] = OFFSETS, *, batch_share: float = 0.0) -> None:
         super().__init__()

@@ -9,7 +9,8 @@ import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from tests.export.conftest import Make
-from tftq.export.census import Census, Product, take_census
+from tftq.export.census import Census, Product, StoredWeight, int8_shares, kept_weights, take_census
+from tftq.export.graph import read_metadata
 
 node = helper.make_node
 QUANTIZED_INPUT = [
@@ -123,6 +124,33 @@ def test_no_float_weight_is_multiplied_in_an_int8_export(make: Make, name: str, 
     assert len(in_lstm) == 2
     stored_in_float = {tensor.data_type for tensor in in_lstm} == {TensorProto.FLOAT}
     assert (census.int8_weight_share < 0.98) == stored_in_float == (name in ("paper int8", "large int8, lstm fp32"))
+
+
+def test_kept_layers_are_named_and_everything_else_is_integer(make: Make, tmp_path: Path) -> None:
+    """A weight of each kind of layer keeps its name, however the runtime fuses its product."""
+    made = make("small int8, some kept")
+    kept = made.model.kept_float
+    census = take_census(made.path, tmp_path / "optimised.onnx", kept=kept)
+    sizes = {"encoder": 2 * 2 * 64 * 16, "history_selection.curves": 53 * 16, "attention.query": 256, "attention.value": 64}
+    assert census.kept_float | sizes == census.kept_float and list(census.kept_float) == list(kept)
+    floats = [product for product in census.products if product.kept]
+    assert {product.type for product in floats} == {"FLOAT"} and len(floats) == 7 + 4  # the encoder has four weights
+    assert all(product.type != "FLOAT" or product.operator == "LSTM" for product in census.products if not product.kept)
+    assert (census.float_weight_products, census.int8_share_outside_lstm) == (0, 1.0) and census.int8_weight_share < 0.9
+    assert read_metadata(made.path)["kept_float"] == list(kept)
+    assert "kept_float" not in read_metadata(make("small int8").path)
+
+
+def test_shares_by_hand() -> None:
+    weights = [
+        StoredWeight("a.weight", True, False, 60),
+        StoredWeight("network.b.weight", False, False, 20),
+        StoredWeight("encoder.ih_0", False, True, 20),
+        StoredWeight("network.b.weight", False, False, 20),  # in the other half of a pair too
+    ]
+    assert int8_shares(weights) == (0.5, 0.6)
+    assert int8_shares(weights, ["b"]) == (0.5, 1.0) and int8_shares(weights[2:3], []) == (0.0, 1.0)
+    assert kept_weights(weights, ["a", "b", "c", "encoder"]) == {"b": 20, "encoder": 20}
 
 
 def test_an_fp32_export_is_all_float(make: Make, tmp_path: Path) -> None:

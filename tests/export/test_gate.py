@@ -177,6 +177,22 @@ def test_the_real_exports_pass(make: Make, name: str) -> None:
 
 
 @pytest.mark.usefixtures("free")
+def test_layers_that_were_to_stay_in_float_are_counted_apart(make: Make) -> None:
+    made = make("small int8, some kept")
+    batch, kept = small_batch(made.model.inputs, 12), made.model.kept_float
+    proof = prove(made.path, made.model, batch, made.kind, threads=1, kept=kept)
+    names = {check.name: check.measured for check in proof.checks}
+    assert names[f"{FLOAT_LEFT}, beside the layers kept"] == 0 and names[f"{SHARE}, beside the layers kept"] == 1
+    assert names["layers kept in floating point"] == len(kept) == 8
+    with pytest.raises(GateError) as error:  # as if nobody had asked for it
+        prove(made.path, made.model, batch, made.kind, threads=1)
+    assert failures(error) == {FLOAT_LEFT, SHARE}
+    with pytest.raises(GateError) as error:  # as if one more had been asked for, which is quantized
+        prove(made.path, made.model, batch, made.kind, threads=1, kept=(*kept, "heads.linear"))
+    assert failures(error) == {"layers kept in floating point"}
+
+
+@pytest.mark.usefixtures("free")
 def test_another_seeds_model_does_not_pass_for_this_one(make: Make) -> None:
     made = make("small fp32")
     other, _ = tabulate(small_model(seed=1))

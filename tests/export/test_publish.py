@@ -94,7 +94,7 @@ def test_the_gate_gets_windows_of_the_whole_time(tmp_path: Path, monkeypatch: py
     windows.history[:, 0, 0] = torch.arange(count)
     got: list[float] = []
 
-    def refuse(part: Path, model: torch.nn.Module, batch: Batch, kind: str, *, threads: int) -> None:
+    def refuse(part: Path, model: torch.nn.Module, batch: Batch, kind: str, *, threads: int, kept: tuple[str, ...]) -> None:
         got.extend(batch.history[:, 0, 0].tolist())
         raise GateError("seen enough")
 

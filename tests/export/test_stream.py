@@ -251,6 +251,18 @@ def test_the_pair_is_proven_and_published_as_one(bars_pair: Pair, tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["forecast.onnx", "step.onnx", "stream.export.json"]
 
 
+def test_layers_kept_in_float_are_known_in_either_half(make: Make, tmp_path: Path) -> None:
+    """The networks of the static columns are in both: counted once."""
+    made = make("small int8, some kept")
+    for name, content in build_pair(made.model, "int8_ptq", METADATA).items():
+        (tmp_path / name).write_bytes(content)
+    kept = made.model.kept_float
+    census = stream_export._census_of(tuple(tmp_path / name for name in HALVES), kept)
+    assert list(census.kept_float) == list(kept) and census.kept_float["static_contexts.selection.input"] == 256
+    assert (census.float_weight_products, census.int8_share_outside_lstm) == (0, 1.0)
+    assert all(read_metadata(tmp_path / name)["kept_float"] == list(kept) for name in HALVES)
+
+
 def test_a_pair_of_another_model_leaves_no_file(static_pair: Path, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make("small fp32")
     monkeypatch.setattr(stream_export, "build_pair", lambda *_: {name: (static_pair / name).read_bytes() for name in HALVES})

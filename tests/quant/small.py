@@ -57,8 +57,10 @@ def small_table(*, static: bool = True, dropout: float = 0.1, lstm_layers: int =
     return table
 
 
-def calibrated(table: TemporalFusionTransformer, lstm: LstmStorage = "int8", *, windows: int = 64) -> TemporalFusionTransformer:
+def calibrated(
+    table: TemporalFusionTransformer, lstm: LstmStorage = "int8", *, windows: int = 64, keep_float: Sequence[str] = ()
+) -> TemporalFusionTransformer:
     """A copy in eval mode that computes as the integers will, calibrated on windows of its own."""
-    prepared = prepared_copy(table, lstm=lstm)
+    prepared = prepared_copy(table, lstm=lstm, keep_float=keep_float)
     calibrate(prepared, [small_batch(table.inputs, windows, seed=5)])
     return prepared.eval()

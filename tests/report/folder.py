@@ -41,6 +41,7 @@ def model(risk: float, size: int) -> dict[str, Any]:
         "latency_ms": 1.25,
         "load_ms": 40.4,
         "int8_weight_share": 0.875,
+        "kept_float": [],
     }
 
 
@@ -77,7 +78,7 @@ def proof(integer: int, floating: int) -> dict[str, Any]:
         {"name": "distance from torch", "measured": 1.5e-7, "allowed": "<= 0.0001", "passed": True},
     ]
     products = {"QGemm": integer} if integer else {}
-    return {"checks": checks, "census": {"integer_products": products, "float_weight_products": floating}}
+    return {"checks": checks, "census": {"integer_products": products, "float_weight_products": floating, "kept_float": {}}}
 
 
 def write_folder(folder: Path, found: dict[str, Any], *, qat: bool = True, exports: bool = True) -> Path:

@@ -131,6 +131,21 @@ def test_the_streaming_pair_is_a_column_but_not_the_headline(tmp_path: Path) -> 
     assert "stream is two files" not in read(write_folder(without, summary())).text
 
 
+def test_layers_kept_in_float_are_counted_and_named(tmp_path: Path) -> None:
+    found = summary()
+    found["models"]["int8_qat"]["kept_float"] = ["heads.linear", "attention.query"]
+    folder = write_folder(tmp_path, found)
+    path = folder / "exports" / "int8_qat.export.json"
+    made = json.loads(path.read_text())
+    made["census"]["kept_float"] = {"heads.linear": 96, "attention.query": 256}
+    path.write_text(json.dumps(made))
+    assert cells(folder)["layers kept in floating point"] == ["0", "2"]
+    assert "Kept in floating point: heads.linear, attention.query." in read(folder).text
+    without = tmp_path / "without"
+    without.mkdir()
+    assert "floating point" not in read(write_folder(without, summary())).text
+
+
 @pytest.mark.parametrize(("coverage", "fit"), [(0.9, "90% of the outcomes: too wide"), (0.7, "70% of the outcomes: too narrow")])
 def test_an_interval_that_does_not_hold_what_it_should_is_called_so(tmp_path: Path, coverage: float, fit: str) -> None:
     found = summary()

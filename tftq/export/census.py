@@ -1,9 +1,10 @@
 """Which products of a graph really run in integers, and how many of its weights are stored so: counted, not claimed."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -21,6 +22,7 @@ WEIGHT_INPUTS = {
     **dict.fromkeys(FLOAT_PRODUCTS, (0, 1)),
     "LSTM": (1, 2),
 }
+WHOLE = "network"  # what a half of a streaming pair calls the model
 MIN_FLOAT_WEIGHTS = 16  # of a product; smaller float constants are signs and scales
 
 
@@ -33,12 +35,28 @@ class Product:
         weight: the constant that it multiplies by; None where it multiplies two activations, as attention does.
         type: what the weight is multiplied as, by ONNX's name; None without a weight.
         size: weights.
+        kept: its layer was to stay in floating point.
     """
 
     operator: str
     weight: str | None
     type: str | None
     size: int
+    kept: bool = False
+
+
+class StoredWeight(NamedTuple):
+    """A weight of a product as a file stores it: its name, how it is stored, whether it is the LSTM's, and how many numbers it is."""
+
+    name: str
+    int8: bool
+    lstm: bool
+    size: int
+
+    @property
+    def layer(self) -> str:
+        """The layer that it belongs to."""
+        return layer_of(self.name)
 
 
 @dataclass(frozen=True)
@@ -49,25 +67,29 @@ class Census:
         operators: how often each operator occurs in the optimised graph.
         products: each product there, the LSTM's among them, an entry for each of its weights.
         integer_products: products of integers, by operator.
-        float_weight_products: products of a weight that remained in floating point, however it is stored; without the LSTM's.
+        float_weight_products: products of a weight that remained in floating point, however it is stored; without the LSTM's, and
+            without those of layers that were to stay so.
+        kept_float: layer -> its weights, of the layers that were to stay in floating point and do.
         int8_weight_share: share of all weights that are stored as INT8.
-        int8_share_outside_lstm: the same without the LSTM's.
+        int8_share_outside_lstm: the same without the LSTM's, and without those of layers that were to stay in floating point.
     """
 
     operators: dict[str, int]
     products: list[Product]
     integer_products: dict[str, int]
     float_weight_products: int
+    kept_float: dict[str, int]
     int8_weight_share: float
     int8_share_outside_lstm: float
 
 
-def take_census(path: Path, optimised: Path) -> Census:
+def take_census(path: Path, optimised: Path, *, kept: Collection[str] = ()) -> Census:
     """Count a model's products as ONNX Runtime's CPU provider runs them, and its weights as they are stored.
 
     Args:
         path: the model.
         optimised: where to write the optimised graph.
+        kept: the layers that were to stay in floating point.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SEVERITY_ERROR
@@ -75,19 +97,23 @@ def take_census(path: Path, optimised: Path) -> Census:
     onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     parts = list(every_graph(onnx.load(optimised).graph))
     operators = Counter(node.op_type for part in parts for node in part.node)
-    products = list(_products(parts))
-    share, outside = int8_shares(weight_counts(path))
+    products = list(_products(parts, kept))
+    weights = stored_weights(path)
+    share, outside = int8_shares(weights, kept)
     return Census(
         operators=dict(sorted(operators.items())),
         products=products,
         integer_products={name: operators[name] for name in INTEGER_PRODUCTS if operators[name]},
-        float_weight_products=sum(product.operator in FLOAT_PRODUCTS and product.weight is not None for product in products),
+        float_weight_products=sum(
+            product.operator in FLOAT_PRODUCTS and product.weight is not None and not product.kept for product in products
+        ),
+        kept_float=kept_weights(weights, kept),
         int8_weight_share=share,
         int8_share_outside_lstm=outside,
     )
 
 
-def _products(parts: list[onnx.GraphProto]) -> Iterator[Product]:
+def _products(parts: list[onnx.GraphProto], kept: Collection[str]) -> Iterator[Product]:
     constants = {tensor.name: tensor for part in parts for tensor in part.initializer}
     dequantizers = {node.output[0]: node for part in parts for node in part.node if node.op_type == "DequantizeLinear"}
     for node in (node for part in parts for node in part.node if node.op_type in WEIGHT_INPUTS):
@@ -97,33 +123,54 @@ def _products(parts: list[onnx.GraphProto]) -> Iterator[Product]:
             if name in dequantizers:  # one that was not fused: its INT8 weight is multiplied in floating point
                 stored, multiplied = dequantizers[name].input[:2]  # and that in its scale's
             if stored in constants and (size := int(np.prod(constants[stored].dims))) >= fewest:
-                weights.append(Product(node.op_type, stored, TensorProto.DataType.Name(constants[multiplied].data_type), size))
+                type_ = TensorProto.DataType.Name(constants[multiplied].data_type)
+                weights.append(Product(node.op_type, stored, type_, size, layer_of(stored) in kept))
         yield from weights or [Product(node.op_type, None, None, 0)]
 
 
-def weight_counts(path: Path) -> Counter[tuple[bool, bool]]:
-    """How many weights of a model are stored as INT8 or not, and are the LSTM's or not: (INT8, LSTM's) -> weights."""
+def stored_weights(path: Path) -> list[StoredWeight]:
+    """The weights of a model's products as they are stored; one for each time that one is used."""
     parts = list(every_graph(onnx.load(path).graph))
     stored = {tensor.name: tensor for part in parts for tensor in part.initializer}
     nodes = [node for part in parts for node in part.node]
     dequantized = {node.output[0]: node.input[0] for node in nodes if node.op_type == "DequantizeLinear"}
-    totals: Counter[tuple[bool, bool]] = Counter()
+    weights = []
     for node in nodes:
         if node.op_type in ("Gemm", "MatMul", "LSTM"):
             for name in node.input[1:3]:
                 weight = stored.get(dequantized.get(name, name))
                 if weight is not None and len(weight.dims) >= 2:  # a bias has one dimension
-                    totals[weight.data_type == TensorProto.INT8, node.op_type == "LSTM"] += int(np.prod(weight.dims))
-    return totals
+                    int8, lstm = weight.data_type == TensorProto.INT8, node.op_type == "LSTM"
+                    weights.append(StoredWeight(weight.name, int8, lstm, int(np.prod(weight.dims))))
+    return weights
 
 
-def int8_shares(totals: Counter[tuple[bool, bool]]) -> tuple[float, float]:
-    """The share of INT8 among the weights, with and without the LSTM's.
+def int8_shares(weights: Sequence[StoredWeight], kept: Collection[str] = ()) -> tuple[float, float]:
+    """The share of INT8 among all weights, and among those that are neither the LSTM's nor of layers that were to stay in floating point.
 
     Args:
-        totals: of `weight_counts`, of a model or of its parts together.
+        weights: of a model, or of its parts together.
+        kept: those layers.
     """
-    everything = sum(totals.values())
-    outside = totals[True, False] + totals[False, False]
-    integer = totals[True, False] + totals[True, True]
-    return integer / everything, totals[True, False] / outside
+    return _int8_share(weights), _int8_share([weight for weight in weights if not weight.lstm and weight.layer not in kept])
+
+
+def kept_weights(weights: Sequence[StoredWeight], kept: Collection[str]) -> dict[str, int]:
+    """How many weights each of the layers has that were to stay in floating point and do.
+
+    Args: as of `int8_shares`.
+    """
+    once = {weight for weight in weights if not weight.int8}  # though both halves of a streaming pair may use it
+    sizes = {layer: sum(weight.size for weight in once if weight.layer == layer) for layer in kept}
+    return {layer: size for layer, size in sizes.items() if size}
+
+
+def layer_of(weight: str) -> str:
+    """The name of the layer that a weight of a graph belongs to, from its own."""
+    return weight.removeprefix(f"{WHOLE}.").rpartition(".")[0]
+
+
+def _int8_share(weights: Sequence[StoredWeight]) -> float:
+    """Of none, all are."""
+    everything = sum(weight.size for weight in weights)
+    return sum(weight.size for weight in weights if weight.int8) / everything if everything else 1.0

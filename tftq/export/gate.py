@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -65,7 +66,7 @@ class Proof:
         return asdict(self)
 
 
-def prove(path: Path, model: nn.Module, batch: Batch, kind: Format, *, threads: int) -> Proof:
+def prove(path: Path, model: nn.Module, batch: Batch, kind: Format, *, threads: int, kept: Collection[str] = ()) -> Proof:
     """Hold an exported model against the torch model it came from.
 
     Args:
@@ -74,6 +75,7 @@ def prove(path: Path, model: nn.Module, batch: Batch, kind: Format, *, threads: 
         batch: some real windows.
         kind: which format the file is meant to be.
         threads: threads to measure the latency with.
+        kept: the layers that were to stay in floating point where the others are quantized.
 
     Returns:
         The proof.
@@ -90,7 +92,7 @@ def prove(path: Path, model: nn.Module, batch: Batch, kind: Format, *, threads: 
     optimised = run(path, batch)
     order = torch.arange(sum(CHECKED_BATCHES)) % len(batch.history)  # from the first again where there are fewer windows
     parts = np.concatenate([run(path, _chosen(batch, indices)) for indices in order.split(list(CHECKED_BATCHES))])
-    census = take_census(path, path.with_suffix(".optimised"))
+    census = take_census(path, path.with_suffix(".optimised"), kept=kept)
     path.with_suffix(".optimised").unlink()
 
     tolerance = HALF if kind == "fp16" else EXACT
@@ -102,7 +104,7 @@ def prove(path: Path, model: nn.Module, batch: Batch, kind: Format, *, threads: 
         *soundness(optimised),
     ]
     if is_integer(kind):
-        checks += integrity(census)
+        checks += integrity(census, kept)
     require(f"{path.name} ({kind})", checks)
     return Proof(checks, float(np.abs(optimised - expected).max()), census, cost(path, threads=threads))
 
@@ -115,12 +117,14 @@ def soundness(forecasts: np.ndarray) -> list[Check]:
     ]
 
 
-def integrity(census: Census) -> list[Check]:
-    """The products are of integers, and so are the weights."""
-    return [
-        _equals("products of float weights left", census.float_weight_products, 0),
-        _at_least("INT8 share of the weights outside the LSTM", census.int8_share_outside_lstm, INT8_SHARE),
+def integrity(census: Census, kept: Collection[str] = ()) -> list[Check]:
+    """The products are of integers, and so are the weights, but for those of the layers that were to stay in floating point, which do."""
+    beside = ", beside the layers kept" if kept else ""
+    checks = [
+        _equals(f"products of float weights left{beside}", census.float_weight_products, 0),
+        _at_least(f"INT8 share of the weights outside the LSTM{beside}", census.int8_share_outside_lstm, INT8_SHARE),
     ]
+    return [*checks, _equals("layers kept in floating point", len(census.kept_float), len(kept))] if kept else checks
 
 
 def require(what: str, checks: list[Check]) -> None:

@@ -35,7 +35,7 @@ def build_graph(model: TemporalFusionTransformer, metadata: Mapping[str, object]
     deployed = deploy(model, half=half)
     if not half:  # a GPU wants few and large products
         compute_by_window(deployed)
-    return trace(deployed, model.inputs.shapes(EXAMPLE_BATCH), "forecast", {**describe_inputs(model), **metadata})
+    return trace(deployed, model.inputs.shapes(EXAMPLE_BATCH), "forecast", {**describe_model(model), **metadata})
 
 
 def trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], output: str, metadata: Mapping[str, object]) -> bytes:
@@ -73,8 +73,8 @@ def trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], output: str
     return graph.SerializeToString(deterministic=True)
 
 
-def describe_inputs(model: TemporalFusionTransformer) -> dict[str, object]:
-    """What a caller must know to feed the model: each input's columns in order, the window and the quantiles."""
+def describe_model(model: TemporalFusionTransformer) -> dict[str, object]:
+    """What a caller must know to feed the model: each input's columns in order, the window, the quantiles, and what stayed in float."""
     inputs = model.inputs
     return {
         "lookback": inputs.lookback,
@@ -84,6 +84,7 @@ def describe_inputs(model: TemporalFusionTransformer) -> dict[str, object]:
             name: [{"name": column.name, "role": column.role, "categories": column.categories} for column in getattr(inputs, name)]
             for name in inputs.shapes(1)
         },
+        **({"kept_float": list(model.kept_float)} if model.kept_float else {}),
     }
 
 

@@ -134,6 +134,20 @@ def scattered(index: Tensor, share: Tensor, rows: int) -> Tensor:
     return torch.zeros(index.shape[0], rows, dtype=share.dtype, device=share.device).scatter(1, index.long(), share)
 
 
+class FloatLinear(nn.Module):
+    """A linear layer that stays in floating point where others are quantized; its weight keeps its name, by which the census knows it."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight = _constant(linear.weight.T.contiguous())  # [inputs, outputs]; the exporter renames what it has to transpose
+        self.bias = None if linear.bias is None else _constant(linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Args: x [..., inputs]. Returns: [..., outputs]."""
+        product = x @ self.weight
+        return product if self.bias is None else product + self.bias
+
+
 class HalfLinear(nn.Module):
     """A linear layer whose weight and product are FP16, between FP32 neighbours."""
 
@@ -230,7 +244,7 @@ def deploy(model: TemporalFusionTransformer, *, half: bool = False) -> TemporalF
             FakeQuantizedLstm: OnnxLstm,
             TableCurves: partial(DenseTable, dtype=dtype),
             nn.LSTM: partial(OnnxLstm, dtype=dtype),
-            **({nn.Linear: HalfLinear} if half else {}),
+            **({nn.Linear: HalfLinear} if half else {nn.Linear: FloatLinear} if model.kept_float else {}),
         },
     )
     return deployed

@@ -1,14 +1,14 @@
 """What an export will need in host memory, estimated in closed form."""
 
 from tftq.memory.plan import PlannedPeak
-from tftq.recipe.schema import Format, Recipe
+from tftq.recipe.schema import Format, Recipe, is_integer
 
 WINDOWS = 32  # that a session runs at once, at the gate and to be measured: more would only take more memory
 _BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "int8_ptq": 1, "int8_qat": 1}  # of a stored weight
 FLOAT = 4
 
 
-def planned_export(recipe: Recipe, kind: Format, *, weights: int, knots: int) -> PlannedPeak:
+def planned_export(recipe: Recipe, kind: Format, *, weights: int, knots: int, kept: int = 0) -> PlannedPeak:
     """The larger of what building a file and running it takes.
 
     Building holds the model, the copy that is written, the graph and its bytes. Running holds the model, the session with the weights as
@@ -20,14 +20,17 @@ def planned_export(recipe: Recipe, kind: Format, *, weights: int, knots: int) ->
         kind: the format.
         weights: numbers in the table form.
         knots: rows of the table of the history input.
+        kept: numbers of the layers that stay in floating point where the others are quantized.
 
     Returns:
         The peak: parameters are the model and its copy, workspace is the graph with its bytes, or the session.
     """
-    hidden, size = recipe.model.hidden, _BYTES[recipe.result if kind == "stream" else kind]
+    form = recipe.result if kind == "stream" else kind
+    hidden, size = recipe.model.hidden, _BYTES[form]
     lstm = 2 * recipe.model.lstm_layers * (8 * hidden * hidden + 8 * hidden)
     lstm_size = FLOAT if size == 1 and recipe.quant.lstm == "fp32" else size
-    model, file = FLOAT * weights, size * (weights - lstm) + lstm_size * lstm
+    more = (FLOAT - size) * kept if is_integer(form) else 0
+    model, file = FLOAT * weights, size * (weights - lstm) + lstm_size * lstm + more
     rows = WINDOWS * recipe.data.lookback
     copies, sessions = (2, 3) if kind == "stream" else (1, 1)  # its halves; the one-piece model, the stream, and the pair on whole windows
     building = {"parameters": (1 + copies) * model, "workspace": 2 * file, "activations": 0}

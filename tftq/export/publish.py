@@ -61,6 +61,7 @@ class Exported:
             "latency_ms": cost["latency_ms"],
             "load_ms": cost["load_ms"],
             "int8_weight_share": self.proof.census.int8_weight_share,
+            "kept_float": list(self.proof.census.kept_float),
         }
 
 
@@ -94,7 +95,7 @@ def export_model(
         stale.unlink(missing_ok=True)
     with written_whole(path) as part:
         part.write_bytes(build_graph(model, {**metadata, "format": kind, "target": validation.target_unit}, half=kind == "fp16"))
-        proof = prove(part, model, _some(validation), kind, threads=MEASURED_THREADS)
+        proof = prove(part, model, _some(validation), kind, threads=MEASURED_THREADS, kept=model.kept_float)
         quality = evaluate(part, validation, metrics_for(model), batch_size=batch_size)
         tested = None if test is None else evaluate(part, test, metrics_for(model), batch_size=batch_size)
     with written_whole(proven) as part:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ import torch
 
 from tftq.data.columns import Batch
 from tftq.data.windows import Windows
-from tftq.export.census import Census, int8_shares, take_census, weight_counts
+from tftq.export.census import Census, int8_shares, kept_weights, stored_weights, take_census
 from tftq.export.evaluate import evaluate_forecasts
 from tftq.export.gate import BATCH_INVARIANCE, Proof, cost, distances, integrity, moved_by_ties, require, soundness
 from tftq.export.measure import feeds, open_session
@@ -153,12 +153,12 @@ def _prove(
     spread = float(expected.max() - expected.min()) or 1.0
     integer = is_integer(weights)
     ties = moved_by_ties(in_torch, floating, spread) if integer else None
-    census = _census_of(pair)
+    census = _census_of(pair, model.kept_float)
     checks = [
         *distances("from the one-piece model, bar by bar", replayed, expected, spread, BATCH_INVARIANCE, ties=ties),
         *distances("of bars at once from bar by bar", together(some), replayed[:batch_size], spread, BATCH_INVARIANCE, ties=ties),
         *soundness(replayed),
-        *(integrity(census) if integer else []),
+        *(integrity(census, model.kept_float) if integer else []),
     ]
     require(f"the streaming pair of {weights}", checks)
     costs = [cost(path, threads=MEASURED_THREADS) for path in pair]
@@ -173,19 +173,21 @@ def _stretches(windows: Windows) -> Batch:
     return windows.batch((starts[:, None] + torch.arange(length)).unique())  # those that overlap, once
 
 
-def _census_of(pair: tuple[Path, ...]) -> Census:
+def _census_of(pair: tuple[Path, ...], kept: Collection[str]) -> Census:
     """Both halves counted together."""
     found = []
     for path in pair:
         optimised = path.with_suffix(".optimised")
-        found.append(take_census(path, optimised))
+        found.append(take_census(path, optimised, kept=kept))
         optimised.unlink()
-    share, outside = int8_shares(sum((weight_counts(path) for path in pair), Counter()))
+    weights = [weight for path in pair for weight in stored_weights(path)]
+    share, outside = int8_shares(weights, kept)
     return Census(
         operators=dict(sorted(sum((Counter(half.operators) for half in found), Counter[str]()).items())),
         products=[product for half in found for product in half.products],
         integer_products=dict(sum((Counter(half.integer_products) for half in found), Counter[str]())),
         float_weight_products=sum(half.float_weight_products for half in found),
+        kept_float=kept_weights(weights, kept),
         int8_weight_share=share,
         int8_share_outside_lstm=outside,
     )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from tftq.export.graph import EXAMPLE_BATCH, describe_inputs, trace
+from tftq.export.graph import EXAMPLE_BATCH, describe_model, trace
 from tftq.export.operators import deploy
 from tftq.export.stream import FORECAST_FILE, STEP_FILE
 from tftq.model.tft import TemporalFusionTransformer
@@ -63,7 +63,7 @@ def build_pair(model: TemporalFusionTransformer, weights: Format, metadata: Mapp
         STEP_FILE: (StepNetwork(deploy(model)), {"history": (batch, columns), **static}, "selected"),
         FORECAST_FILE: (ForecastNetwork(deploy(model)), {"selected": (batch, lookback, hidden), **shapes}, "forecast"),
     }
-    common = {**describe_inputs(model), **metadata, "format": "stream", "weights": weights, "hidden": hidden, "pair": _identity(model)}
+    common = {**describe_model(model), **metadata, "format": "stream", "weights": weights, "hidden": hidden, "pair": _identity(model)}
     partner = {STEP_FILE: FORECAST_FILE, FORECAST_FILE: STEP_FILE}
     return {
         name: trace(network.eval(), inputs, output, {**common, "part": name.removesuffix(".onnx"), "partner": partner[name]})

@@ -42,7 +42,12 @@ class TemporalFusionTransformer(nn.Module):
         scaling: of the input columns, fitted on the training part.
         target_scaling: of the target, one scale for each step.
         architecture: sizes and form.
+
+    Attributes:
+        kept_float: the names of the layers that stayed in floating point where the others were quantized.
     """
+
+    kept_float: tuple[str, ...] = ()
 
     def __init__(self, inputs: Inputs, scaling: Scaling, target_scaling: TargetScaling, architecture: Architecture) -> None:
         super().__init__()

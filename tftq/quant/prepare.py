@@ -1,7 +1,10 @@
 """From a float model in the table form to one that can learn its ranges and compute as the integers will."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from itertools import accumulate
 from typing import Literal
 
 from torch import nn
@@ -14,42 +17,86 @@ from tftq.quant.fake_quantize import quantizers
 from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable
 
 LstmStorage = Literal["fp32", "int8"]
+Swaps = dict[type[nn.Module], Callable[..., nn.Module]]
 
 
-def prepare(model: TemporalFusionTransformer, *, lstm: LstmStorage) -> TemporalFusionTransformer:
+def prepare(model: TemporalFusionTransformer, *, lstm: LstmStorage, keep_float: Sequence[str] = ()) -> TemporalFusionTransformer:
     """Put quantizers on every product: the tables and the linear layers, and on the LSTM's weights where asked.
 
     Args:
         model: in the table form; it is changed in place, and its Parameters stay the same objects.
         lstm: what the LSTM's weights are stored in.
+        keep_float: patterns (fnmatch) of the names of layers, or of modules that hold some, which stay in floating point.
 
     Returns:
         The model itself.
 
     Raises:
-        QuantizationError: the model is not in the table form, or is prepared already.
+        QuantizationError: the model is not in the table form, or is prepared already; a pattern matches nothing, or they match everything.
     """
     if any(True for _ in quantizers(model)):
         raise QuantizationError("the model is prepared already: go on with it as it is, or prepare a new table of the float model")
     if any(isinstance(module, FoldedCurves | PaperVariableSelection) for module in model.modules()):
         raise QuantizationError("only the table form is quantized: call prepare(tabulate(model)[0], ...)")
-    swaps: dict[type[nn.Module], Callable[..., nn.Module]] = {nn.Linear: FakeQuantizedLinear, TableCurves: FakeQuantizedTable}
-    if lstm == "int8":
-        swaps[nn.LSTM] = FakeQuantizedLstm
-    swap_modules(model, swaps)
+    kept = kept_layers(model, lstm=lstm, keep_float=keep_float)
+    swap_modules(model, _swaps(lstm), keep=kept)
+    model.kept_float = kept
     return model
 
 
-def swap_modules(model: nn.Module, swaps: dict[type[nn.Module], Callable[..., nn.Module]]) -> None:
-    """Replace every submodule of exactly one of these types by what its function makes of it, in place."""
-    for parent in list(model.modules()):
+def kept_layers(model: nn.Module, *, lstm: LstmStorage, keep_float: Sequence[str]) -> tuple[str, ...]:
+    """The names of the layers that `prepare` would leave in floating point, in the model's order.
+
+    Args: as of `prepare`. Raises: QuantizationError, as `prepare`, of the patterns.
+    """
+    swaps = _swaps(lstm)
+    names = [name for name, module in model.named_modules() if type(module) in swaps]
+    unmatched = [pattern for pattern in keep_float if not any(_matches(name, pattern) for name in names)]
+    if unmatched:
+        raise QuantizationError(f"quant.keep_float: {'; '.join(_no_match(pattern, names) for pattern in unmatched)}")
+    kept = tuple(name for name in names if any(_matches(name, pattern) for pattern in keep_float))
+    if kept and len(kept) == len(names):
+        raise QuantizationError(
+            f"quant.keep_float: {', '.join(keep_float)} match all {len(names)} layers, so that nothing is quantized; "
+            "leave some out, or set quant.method to none"
+        )
+    return kept
+
+
+def swap_modules(model: nn.Module, swaps: Swaps, *, keep: Collection[str] = ()) -> None:
+    """Replace every submodule of exactly one of these types, but for those named in `keep`, by what its function makes of it, in place."""
+    for path, parent in list(model.named_modules()):
         for name, child in list(parent.named_children()):
-            if type(child) in swaps:
+            if type(child) in swaps and ".".join(filter(None, (path, name))) not in keep:
                 with next(child.parameters()).device:  # so that what it adds lies where the child's parameters lie
                     replacement = swaps[type(child)](child)
                 setattr(parent, name, replacement.train(child.training))
 
 
-def prepared_copy(model: TemporalFusionTransformer, *, lstm: LstmStorage) -> TemporalFusionTransformer:
+def prepared_copy(model: TemporalFusionTransformer, *, lstm: LstmStorage, keep_float: Sequence[str] = ()) -> TemporalFusionTransformer:
     """As `prepare`, leaving the model as it is."""
-    return prepare(copy.deepcopy(model), lstm=lstm)
+    return prepare(copy.deepcopy(model), lstm=lstm, keep_float=keep_float)
+
+
+def _swaps(lstm: LstmStorage) -> Swaps:
+    """What is quantized, and by what it is replaced."""
+    swaps: Swaps = {nn.Linear: FakeQuantizedLinear, TableCurves: FakeQuantizedTable}
+    return {**swaps, nn.LSTM: FakeQuantizedLstm} if lstm == "int8" else swaps
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a pattern matches a layer or a module that holds it."""
+    return any(fnmatchcase(part, pattern) for part in _within(name))
+
+
+def _within(name: str) -> Iterable[str]:
+    """The modules that hold a layer, and the layer."""
+    return accumulate(name.split("."), "{}.{}".format)
+
+
+def _no_match(pattern: str, names: list[str]) -> str:
+    """What to say of a pattern without a layer: the names that it resembles, or all there are."""
+    candidates = dict.fromkeys(part for name in names for part in _within(name))
+    close = get_close_matches(pattern, candidates)
+    advice = f"did you mean {' or '.join(close)}?" if close else f"allowed: {', '.join(names)}, or the modules that hold them"
+    return f"{pattern!r} matches no layer that is quantized; {advice}"

@@ -279,7 +279,10 @@ class QuantRecipe(Section):
     calibration: Literal["minmax", "moving_average", "percentile", "mse"] = "minmax"  # how a range comes from what was seen
     percentile: Annotated[float, Gt(50), Le(100)] = 99.99  # of calibration percentile: what lies beyond, at each end, is left out
     lstm: Literal["fp32", "int8"] = "fp32"  # how the LSTM's weights are stored
+    keep_float: Names = ()  # patterns (fnmatch) of module names: what they match stays in floating point
     qat: QatRecipe = QatRecipe()
+
+    _once = field_validator("keep_float")(_unique)
 
 
 class ExportRecipe(Section):

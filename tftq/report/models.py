@@ -40,6 +40,7 @@ def models(facts: Facts) -> Html:
         row("coverage", "coverage", lambda share: f"{share:.1%}"),
         ["integer products", *(_integers(facts, kind) for kind in found)],
         row("INT8 share of weights", "int8_weight_share", lambda share: f"{share:.1%}"),
+        *([row("layers kept in floating point", "kept_float", lambda names: str(len(names)))] if any(map(_kept, found.values())) else []),
         row("largest difference from torch", "max_abs_diff", lambda size: f"{size:.2g}"),
     ]
     shares = f"Percentages below a figure are of {next(iter(found))}'s. The difference from torch is in the target's unit."
@@ -69,7 +70,9 @@ def gate(facts: Facts) -> Html:
     for kind, proof in facts.proofs.items():
         rows = [[check["name"], _measured(check), _passed(check["passed"])] for check in proof["checks"]]
         products = ", ".join(f"{count} {name}" for name, count in proof["census"]["integer_products"].items()) or "none"
-        note = f"Integer products: {products}. Products of float weights: {proof['census']['float_weight_products']}."
+        census = proof["census"]
+        kept = f" Kept in floating point: {', '.join(census['kept_float'])}." if _kept(census) else ""
+        note = f"Integer products: {products}. Products of float weights: {census['float_weight_products']}.{kept}"
         parts.append(tag("div", tag("h3", kind), table(["check", "measured, allowed", ""], rows), tag("p", note, class_="soft")))
     return section("The gate", tag("div", *parts, class_="side") if parts else tag("p", "No exported model, so nothing was checked."))
 
@@ -83,12 +86,17 @@ def _compared(text: str, value: float, first: float, compare: bool) -> object:
 
 
 def _integers(facts: Facts, kind: str) -> str:
-    """How many of the products with weights run in integers, as "20 of 20"."""
+    """How many of the products with weights run in integers, as "20 of 20"; without those of layers that were to stay in float."""
     if kind not in facts.proofs:
         return "–"
     census = facts.proofs[kind]["census"]
     count = sum(census["integer_products"].values())
     return f"{count} of {count + census['float_weight_products']}"
+
+
+def _kept(entry: dict[str, Any]) -> bool:
+    """Whether layers of a model stayed in floating point where the others were quantized."""
+    return bool(entry["kept_float"])
 
 
 def _passed(passed: bool) -> Html:

@@ -76,6 +76,7 @@ def exported_table(exported: Mapping[Format, Exported], naive: float) -> Table:
     table = Table(title="Measured in ONNX Runtime, on the validation windows")
     table.add_column("")
     rows: dict[str, list[str]] = {}
+    any_kept = any(model.proof.census.kept_float for model in exported.values())
     for kind, model in exported.items():
         table.add_column(kind, justify="right")
         cost, census, quality = model.proof.cost, model.proof.census, model.quality
@@ -88,6 +89,7 @@ def exported_table(exported: Mapping[Format, Exported], naive: float) -> Table:
             "quantile loss": f"{quality.loss:.5f}",
             "integer products": str(sum(census.integer_products.values())),
             "weights in INT8": f"{census.int8_weight_share:.0%}",
+            **({"layers kept in float": str(len(census.kept_float))} if any_kept else {}),
         }
         for name, value in entries.items():
             rows.setdefault(name, []).append(value)

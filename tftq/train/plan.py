@@ -3,8 +3,10 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tftq.data.columns import Batch, Inputs
@@ -15,7 +17,7 @@ from tftq.model.curves import TableCurves
 from tftq.model.tabulate import KNOT_COUNTS, put_tables
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.fake_quantize import learn_ranges, quantizers
-from tftq.quant.prepare import prepare
+from tftq.quant.prepare import kept_layers, prepare
 from tftq.recipe.schema import Recipe, TrainRecipe
 from tftq.train.build import architecture_of
 from tftq.train.in_backward import AppliedInBackward
@@ -46,6 +48,14 @@ class StagePlan:
     def validation_alone(self) -> PlannedPeak:
         """The peak of validation while the optimizer's state is off the device."""
         return self.validation.without("optimizer")
+
+
+class TableSize(NamedTuple):
+    """How many numbers the table form has, how many of them `quant.keep_float` keeps, and how many rows the table of its history input."""
+
+    weights: int
+    kept: int
+    knots: int
 
 
 @dataclass(frozen=True)
@@ -166,13 +176,18 @@ class Planner:
                 over, high = tried, needed
         return within
 
-    def table_size(self, recipe: Recipe) -> tuple[int, int]:
-        """How many numbers the table form has, and how many rows the table of its history input."""
+    def table_size(self, recipe: Recipe) -> TableSize:
+        """The size of the table form.
+
+        Raises:
+            QuantizationError: `quant.keep_float` matches nothing, or everything.
+        """
         with FakeTensorMode():
             table = self._tabulated(recipe)
             curves = table.history_selection.curves
             assert isinstance(curves, TableCurves)
-            return sum(parameter.numel() for parameter in table.parameters()), curves.grid.rows
+            kept = kept_layers(table, lstm=recipe.quant.lstm, keep_float=recipe.quant.keep_float)
+            return TableSize(_numbers(table), sum(_numbers(table.get_submodule(name)) for name in kept), curves.grid.rows)
 
     def _precision(self, settings: TrainRecipe) -> Precision:
         # On a GPU an LSTM in FP16 is one kernel, as it is in BF16 on the CPU, whose numbers are of the same size.
@@ -183,7 +198,7 @@ class Planner:
         return TemporalFusionTransformer(self.inputs, self.scaling, self.target_scaling, architecture_of(recipe.model))
 
     def _table(self, recipe: Recipe) -> TemporalFusionTransformer:
-        prepared = prepare(self._tabulated(recipe), lstm=recipe.quant.lstm).train()
+        prepared = prepare(self._tabulated(recipe), lstm=recipe.quant.lstm, keep_float=recipe.quant.keep_float).train()
         if recipe.quant.qat.ranges == "learn":
             learn_ranges(prepared)
         for _, quantizer in quantizers(prepared):  # both at once is what needs most
@@ -197,6 +212,10 @@ class Planner:
         table = TemporalFusionTransformer(self.inputs, self.scaling, self.target_scaling, replace(architecture, form="knots", knots=knots))
         put_tables(table)
         return table
+
+
+def _numbers(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _steps(
