@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+WORKERS ?= logical
 
 .PHONY: setup run test check lint types tests docs gpu-check bench
 
@@ -28,8 +29,9 @@ lint: $(VENV)/.installed-test
 types: $(VENV)/.installed-test
 	$(BIN)/mypy
 
+# A process for each core, and a thread in each: the networks of the tests are too small to share one among threads.
 tests: $(VENV)/.installed-test
-	$(BIN)/pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 test: lint types tests
 
