@@ -3,25 +3,30 @@
     python benchmarks/inference.py                  # the reference model: hidden 256, 8 heads, 2 LSTM layers, 225 variables, 60 -> 10
     python benchmarks/inference.py --sizes small    # that of recipes/qat_int8.yaml
 
+With neuralforecast installed (pip install 'tftq[peers]'), its TFT at the reference sizes, exported by torch, is the first.
 Random weights and inputs: cost does not depend on them. Each figure is the median of several fresh processes of two threads.
 Writes benchmarks/results/inference_<sizes>.json.
 """
 
 import argparse
+import importlib.util
 import statistics
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import textbook
 import torch
 from common import write_result
+from torch import Tensor
 
 from tftq.data.columns import Batch, Column, Inputs
 from tftq.data.scaling import ColumnScaling, Scaling, TargetScaling
 from tftq.export.gate import cost
-from tftq.export.graph import build_graph
+from tftq.export.graph import OPSET, build_graph
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import Architecture, Form, TemporalFusionTransformer
 from tftq.quant.calibration import calibrate
@@ -55,8 +60,45 @@ def _unit(columns: int) -> ColumnScaling:
     return ColumnScaling(0 * ones, ones, np.zeros(columns, bool), -4 * ones, 4 * ones)
 
 
+def neuralforecast_graph(inputs: Inputs) -> bytes:
+    """neuralforecast's TFT at the reference sizes, as torch exports it."""
+    network = textbook.neuralforecast_model(inputs).eval()
+
+    class ByName(torch.nn.Module):
+        """The network with the entries of the dictionary that it takes as arguments."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, insample_y: Tensor, hist_exog: Tensor, futr_exog: Tensor, stat_exog: Tensor) -> Tensor:
+            windows = {"insample_y": insample_y, "hist_exog": hist_exog, "futr_exog": futr_exog, "stat_exog": stat_exog}
+            forecast: Tensor = self.network(windows)
+            return forecast
+
+    shapes = textbook.neuralforecast_shapes(inputs, 2)
+    program = torch.onnx.export(
+        ByName(),
+        tuple(torch.randn(shape) for shape in shapes.values()),
+        input_names=list(shapes),
+        output_names=["forecast"],
+        dynamic_shapes=tuple({0: torch.export.Dim("batch")} for _ in shapes),
+        opset_version=OPSET,
+        dynamo=True,
+        external_data=False,
+        verbose=False,
+    )
+    assert program is not None
+    return program.model_proto.SerializeToString()
+
+
 def graphs(sizes: dict[str, int]) -> Iterator[tuple[str, bytes]]:
     """The ONNX files to compare, by name."""
+    if sizes is SIZES["reference"]:
+        if importlib.util.find_spec("neuralforecast") is None:
+            print("neuralforecast: left out, it is not installed (pip install 'tftq[peers]')", file=sys.stderr)
+        else:
+            yield "neuralforecast, FP32", neuralforecast_graph(model(sizes, "knots").inputs)
     yield "paper, FP32", build_graph(model(sizes, "paper"), {})
     yield "folded, FP32", build_graph(model(sizes, "folded"), {})
     table, _ = tabulate(model(sizes, "knots"))

@@ -50,29 +50,42 @@ def textbook(inputs: Inputs, batch: int) -> tuple[nn.Module, Callable[[], Tensor
 
 
 def neuralforecast(inputs: Inputs, batch: int) -> tuple[nn.Module, Callable[[], Tensor]]:
-    """neuralforecast's TFT at the same sizes, its target one of the observed columns, and what computes a forecast."""
+    """neuralforecast's TFT at the same sizes, and what computes a forecast."""
+    model = neuralforecast_model(inputs)
+    shapes = neuralforecast_shapes(inputs, batch)
+    return model, lambda: model({name: torch.randn(shape) for name, shape in shapes.items()})  # [batch, horizon, quantiles]
+
+
+def neuralforecast_model(inputs: Inputs) -> nn.Module:
+    """neuralforecast's TFT at the same sizes, its target one of the observed columns."""
     from neuralforecast.losses.pytorch import MQLoss
     from neuralforecast.models import TFT
 
-    observed, known, static = (tuple(f"{role}{i}" for i in range(count)) for role, count in (("o", 209), ("k", 10), ("s", 5)))
-    assert (len(inputs.history), len(inputs.future), len(inputs.static)) == (1 + len(observed) + len(known), len(known), len(static))
-    model = TFT(
+    static, observed, known = _columns(inputs)
+    return TFT(
         *(inputs.horizon, inputs.lookback),
-        **{"hist_exog_list": list(observed), "futr_exog_list": list(known), "stat_exog_list": list(static)},
+        **{"hist_exog_list": observed, "futr_exog_list": known, "stat_exog_list": static},
         **{"hidden_size": HIDDEN, "n_head": HEADS, "n_rnn_layers": LAYERS, "loss": MQLoss(quantiles=list(QUANTILES))},
         **{"start_padding_enabled": False, "logger": False, "enable_checkpointing": False},
     )
 
-    def forward() -> Tensor:
-        windows = {
-            "insample_y": torch.randn(batch, inputs.lookback, 1),
-            "hist_exog": torch.randn(batch, inputs.lookback, len(observed)),
-            "futr_exog": torch.randn(batch, inputs.lookback + inputs.horizon, len(known)),
-            "stat_exog": torch.randn(batch, len(static)),
-        }
-        return model(windows)  # [batch, horizon, quantiles]
 
-    return model, forward
+def neuralforecast_shapes(inputs: Inputs, batch: int) -> dict[str, tuple[int, ...]]:
+    """What it takes, by its own names."""
+    static, observed, known = _columns(inputs)
+    return {
+        "insample_y": (batch, inputs.lookback, 1),
+        "hist_exog": (batch, inputs.lookback, len(observed)),
+        "futr_exog": (batch, inputs.lookback + inputs.horizon, len(known)),
+        "stat_exog": (batch, len(static)),
+    }
+
+
+def _columns(inputs: Inputs) -> tuple[list[str], list[str], list[str]]:
+    """Names of static, observed and known columns; the target is an observed column too, and has no name there."""
+    known = [column.name for column in inputs.future]
+    observed = [column.name for column in inputs.history if column.name not in known]
+    return [column.name for column in inputs.static], observed[1:], known
 
 
 def _unit(variables: int) -> ColumnScaling:
