@@ -100,6 +100,9 @@ def test_an_export_by_hand(recipe: Path) -> None:
     assert pair.components == {**small.components, "workspace": 3 * small.components["workspace"]}
     some_kept = planned_export(loaded, "int8_ptq", weights=20_000, knots=100, kept=1_000)
     assert some_kept.components == {**small.components, "workspace": small.components["workspace"] + 2 * 3 * 1_000}
+    half = planned_export(loaded, "fp16_int8", weights=20_000, knots=100)  # the LSTM in FP16, and what a CPU makes FP32 of it
+    assert half.components["workspace"] == 2 * 16_896 + (20_000 - 16_896) + 4 * 20_000
+    assert half.components["activations"] == 2 * (2 + 2 + 4) * rows * 100
     large = planned_export(loaded, "fp32", weights=10_000_000, knots=10)  # building it takes more than running it
     assert large.components == {
         **{"parameters": 80_000_000, "workspace": 80_000_000},

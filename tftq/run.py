@@ -137,6 +137,8 @@ def _stages(job: Job, phases: QatSchedule | None) -> dict[str, Any]:
             summary["qat"] = _train_quantized(job, prepared, phases)
             exported["int8_qat"] = _export(job, prepared, "int8_qat")
 
+    if "fp16_int8" in recipe.formats:
+        exported["fp16_int8"] = _export(job, prepared, "fp16_int8")
     if "stream" in recipe.formats:
         final = table if recipe.quant.method == "none" else prepared
         exported["stream"] = _export_stream(job, final, exported[recipe.result])

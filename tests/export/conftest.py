@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from tests.model.small import column_scaling, small_model
-from tests.quant.small import calibrated
+from tests.quant.small import calibrated, small_table
 from tftq.data.columns import Column, Inputs
 from tftq.data.scaling import Scaling, TargetScaling
 from tftq.export.graph import build_graph
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import Architecture, TemporalFusionTransformer
-from tftq.recipe.schema import Format
+from tftq.quant.weights import with_rounded_weights
+from tftq.recipe.schema import Format, is_half
 
 KEPT = ("attention.*", "history_selection.curves", "lstm_skip", "encoder", "static_contexts.selection.input")
 METADATA = {"recipe": "small", "recipe_hash": "abc"}
@@ -25,7 +26,7 @@ METADATA = {"recipe": "small", "recipe_hash": "abc"}
 
 @dataclass(frozen=True)
 class Made:
-    """An untrained model and the file that was made of it."""
+    """An untrained model that computes what the file should, and the file."""
 
     path: Path
     model: TemporalFusionTransformer
@@ -68,6 +69,8 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
     models: dict[str, tuple[Format, Callable[[], TemporalFusionTransformer]]] = {
         "small fp32": ("fp32", small),
         "small fp16": ("fp16", small),
+        "fp16_int8": ("fp16_int8", lambda: calibrated(small_table(static=False, lstm_layers=1), "int8")),
+        "fp16_int8, lstm fp16": ("fp16_int8", lambda: calibrated(small_table(static=False, lstm_layers=1), "fp32")),
         "small int8": ("int8_ptq", lambda: calibrated(small(), "int8")),
         "small int8, some kept": ("int8_ptq", lambda: calibrated(small(), "int8", keep_float=KEPT)),
         "folded int8": ("int8_ptq", lambda: calibrated(tabulate(small_model("folded", static=False, lstm_layers=1))[0], "int8")),
@@ -82,7 +85,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
         kind, model_of = models[name]
         model = model_of().eval()
         path = folder / f"{name}.onnx"
-        path.write_bytes(build_graph(model, METADATA, half=kind == "fp16"))
-        return Made(path, model, kind)
+        path.write_bytes(build_graph(model, METADATA, half=is_half(kind)))
+        return Made(path, with_rounded_weights(model) if kind == "fp16_int8" else model, kind)
 
     return made

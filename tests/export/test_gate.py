@@ -27,6 +27,7 @@ FINITE = "values that are not finite"
 ORDERED = "quantiles out of order"
 FLOAT_LEFT = "products of float weights left"
 SHARE = "INT8 share of the weights outside the LSTM"
+LARGE = "large int8, lstm fp32"
 
 
 def failures(error: pytest.ExceptionInfo[GateError]) -> set[str]:
@@ -80,13 +81,15 @@ def test_a_file_of_another_model_fails(tmp_path: Path) -> None:
         ("fp32", 0.5, 1, {OPTIMISED}),
         ("fp16", 4.0, 1, set()),
         ("fp16", 6.0, 1, {OPTIMISED}),
+        ("fp16_int8", 4.0, 1, set()),
+        ("fp16_int8", 6.0, 1, {OPTIMISED}),
     ],
 )
 def test_only_integers_may_be_a_step_off_and_some_window_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Format, steps: float, moved: int, failed: set[str]
 ) -> None:
     """As if the runtime's fusion had rounded some of 20 windows otherwise, the last ones."""
-    path = write_stub(tmp_path / "model.onnx", integer=kind.startswith("int8"))
+    path = write_stub(tmp_path / "model.onnx", integer="int8" in kind)
     batch = stub_batch()
     spread = np.ptp(Stub()(*batch.inputs).numpy())
     honest = gate.run
@@ -157,6 +160,13 @@ def test_a_float_product_in_an_int8_file_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("free")
+def test_float_products_of_float_weights_fail_where_weights_should_be_integers(tmp_path: Path) -> None:
+    with pytest.raises(GateError) as error:
+        prove(write_stub(tmp_path / "float.onnx"), Stub(), stub_batch(), "fp16_int8", threads=1)
+    assert failures(error) == {SHARE}
+
+
+@pytest.mark.usefixtures("free")
 def test_float_weights_too_small_for_a_product_still_count_for_the_share(tmp_path: Path) -> None:
     after = [helper.make_node("MatMul", ["whole", "unit"], ["forecast"])]
     path = write_stub(tmp_path / "share.onnx", integer=True, after=after, constants={"unit": np.eye(3, dtype=np.float32)})  # 9 beside 36
@@ -166,7 +176,7 @@ def test_float_weights_too_small_for_a_product_still_count_for_the_share(tmp_pat
 
 
 @pytest.mark.usefixtures("free")
-@pytest.mark.parametrize("name", ["small fp32", "small fp16", "small int8", "folded int8", "paper int8", "large int8, lstm fp32"])
+@pytest.mark.parametrize("name", ["small fp32", "small fp16", "fp16_int8", "small int8", "folded int8", "paper int8", LARGE])
 def test_the_real_exports_pass(make: Make, name: str) -> None:
     made = make(name)
     batch = small_batch(made.model.inputs, 32)

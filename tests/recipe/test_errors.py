@@ -85,8 +85,8 @@ train:
         ),
         (BARS + "train: {optimizer: {groups: {a: -1}}}", "train.optimizer.groups.a (line 3): found -1; allowed: a number, above 0"),
         (BARS + "export: {publish: 1}", "export.publish (line 3): found 1; allowed: true or false"),
-        (BARS + "export: {formats: [fp23]}", "export.formats.0 (line 3): found 'fp23'; allowed: fp32, fp16, int8_ptq, int8_qat, stream; d"),
-        (BARS + "export: {formats: []}", "export.formats (line 3): found []; allowed: a list, each fp32, fp16, int8_ptq, int8_qat, stream"),
+        (BARS + "export: {formats: [fp23]}", "export.formats.0 (line 3): found 'fp23'; allowed: fp32, fp16, fp16_int8, int8_ptq, "),
+        (BARS + "export: {formats: []}", "export.formats (line 3): found []; allowed: a list, each fp32, fp16, fp16_int8, int8_ptq, i"),
     ],
 )
 def test_wrong_values(tmp_path: Path, text: str, message: str) -> None:
@@ -124,6 +124,7 @@ def test_wrong_values(tmp_path: Path, text: str, message: str) -> None:
         (BARS + "quant: {method: qat, qat: {fake_quant: 9, freeze: 4}}", "quant.qat.freeze (line 3): 4 comes before fake_quant 9; allowe"),
         (BARS + "export: {formats: [fp32, int8_qat]}", "export.formats (line 3): int8_qat is not made while quant.method is none; allowe"),
         (BARS + "export: {formats: [fp32]}\nquant: {method: ptq}", "export.formats (line 3): lacks int8_ptq, so quant.method ptq has no"),
+        (BARS + "export: {formats: [fp16_int8]}", "export.formats (line 3): fp16_int8 is not made while quant.method is none; allowed: fp"),
         (
             BARS + "export: {formats: [fp16, stream]}",
             "export.formats (line 3): lacks fp32, the one-piece model that stream is held against",

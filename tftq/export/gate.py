@@ -16,7 +16,7 @@ from tftq.errors import GateError
 from tftq.export.census import Census, take_census
 from tftq.export.measure import feeds, open_session
 from tftq.quant.fake_quantize import unrounded
-from tftq.recipe.schema import Format, is_integer
+from tftq.recipe.schema import Format, is_half, is_integer
 from tftq.train.validation import evaluating
 
 # Distances are shares of the forecasts' spread.
@@ -71,7 +71,7 @@ def prove(path: Path, model: nn.Module, batch: Batch, kind: Format, *, threads: 
 
     Args:
         path: the ONNX file.
-        model: what it was built from; computes in integers in eval mode where the file does.
+        model: what it was built from, or computes as the file should; in integers in eval mode where the file does.
         batch: some real windows.
         kind: which format the file is meant to be.
         threads: threads to measure the latency with.
@@ -95,7 +95,7 @@ def prove(path: Path, model: nn.Module, batch: Batch, kind: Format, *, threads: 
     census = take_census(path, path.with_suffix(".optimised"), kept=kept)
     path.with_suffix(".optimised").unlink()
 
-    tolerance = HALF if kind == "fp16" else EXACT
+    tolerance = HALF if is_half(kind) else EXACT
     ties = moved_by_ties(expected, floating, spread) if is_integer(kind) else None
     checks = [
         *distances("from torch, as written", as_written, expected, spread, tolerance, ties=ties),
@@ -105,6 +105,8 @@ def prove(path: Path, model: nn.Module, batch: Batch, kind: Format, *, threads: 
     ]
     if is_integer(kind):
         checks += integrity(census, kept)
+    elif kind == "fp16_int8":
+        checks += stored_as_integers(census, kept)
     require(f"{path.name} ({kind})", checks)
     return Proof(checks, float(np.abs(optimised - expected).max()), census, cost(path, threads=threads))
 
@@ -119,12 +121,14 @@ def soundness(forecasts: np.ndarray) -> list[Check]:
 
 def integrity(census: Census, kept: Collection[str] = ()) -> list[Check]:
     """The products are of integers, and so are the weights, but for those of the layers that were to stay in floating point, which do."""
-    beside = ", beside the layers kept" if kept else ""
-    checks = [
-        _equals(f"products of float weights left{beside}", census.float_weight_products, 0),
-        _at_least(f"INT8 share of the weights outside the LSTM{beside}", census.int8_share_outside_lstm, INT8_SHARE),
-    ]
-    return [*checks, _equals("layers kept in floating point", len(census.kept_float), len(kept))] if kept else checks
+    left = _equals(f"products of float weights left{_beside(kept)}", census.float_weight_products, 0)
+    return [left, *stored_as_integers(census, kept)]
+
+
+def stored_as_integers(census: Census, kept: Collection[str] = ()) -> list[Check]:
+    """The same of the weights alone, whatever the products make of them."""
+    share = _at_least(f"INT8 share of the weights outside the LSTM{_beside(kept)}", census.int8_share_outside_lstm, INT8_SHARE)
+    return [share, _equals("layers kept in floating point", len(census.kept_float), len(kept))] if kept else [share]
 
 
 def require(what: str, checks: list[Check]) -> None:
@@ -188,6 +192,10 @@ def distances(name: str, ours: np.ndarray, reference: np.ndarray, spread: float,
         _at_most(f"{largest}, nearest window", float(windows.min()), tolerance),
         _at_most(f"{largest}, farthest window", float(windows.max()), ties),
     ]
+
+
+def _beside(kept: Collection[str]) -> str:
+    return ", beside the layers kept" if kept else ""
 
 
 def _at_most(name: str, measured: float, allowed: float) -> Check:

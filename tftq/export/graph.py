@@ -11,6 +11,7 @@ import onnx
 import torch
 from torch import nn
 
+from tftq.export.half import deploy_half
 from tftq.export.measure import METADATA_KEY
 from tftq.export.operators import compute_by_window, deploy
 from tftq.export.scan import every_graph, write_scans
@@ -25,16 +26,18 @@ def build_graph(model: TemporalFusionTransformer, metadata: Mapping[str, object]
     """An ONNX model: raw columns in, `forecast` [batch, horizon, quantiles] in the target's unit out, any batch size.
 
     Args:
-        model: in the table form; where it is prepared and calibrated, the products are integers.
+        model: in the table form; where it is prepared and calibrated, its weights are stored as INT8, and the products are of integers.
         metadata: what to note in the file beside the inputs, as JSON.
-        half: FP16 weights and products, for a GPU.
+        half: products in FP16, for a GPU, of weights in INT8 too.
 
     Returns:
         The serialized model; the same for the same model.
     """
-    deployed = deploy(model, half=half)
-    if not half:  # a GPU wants few and large products
-        compute_by_window(deployed)
+    if half:
+        deployed = deploy_half(model)
+    else:
+        deployed = deploy(model)
+        compute_by_window(deployed)  # not for a GPU, which wants few and large products
     return trace(deployed, model.inputs.shapes(EXAMPLE_BATCH), "forecast", {**describe_model(model), **metadata})
 
 

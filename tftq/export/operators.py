@@ -5,6 +5,7 @@ integer kernels (docs/export.md), and they are standard QDQ, so that other runti
 """
 
 import copy
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -30,9 +31,9 @@ def quantized(x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
 
 
 def dequantized(x: Tensor, scale: Tensor, zero_point: Tensor, *, axis: int | None = None) -> Tensor:
-    """DequantizeLinear to FP32; without a zero point of its own, a constant would not be fused."""
+    """DequantizeLinear to what the scale is in; without a zero point of its own, a constant would not be fused."""
     attributes = {} if axis is None else {"axis": axis}
-    return onnx_operator("DequantizeLinear", (x, scale, zero_point), x.shape, torch.float32, **attributes)
+    return onnx_operator("DequantizeLinear", (x, scale, zero_point), x.shape, scale.dtype, **attributes)
 
 
 class IntegerLinear(nn.Module):
@@ -45,20 +46,20 @@ class IntegerLinear(nn.Module):
     def __init__(self, linear: FakeQuantizedLinear) -> None:
         super().__init__()
         quantizer = linear.weight_quantizer
-        self.weight = _constant(_stored(linear.weight, quantizer.along(quantizer.scale)))
-        self.weight_scale = _constant(quantizer.scale)
-        self.weight_zero = _constant(torch.zeros_like(quantizer.scale, dtype=torch.int8))
-        self.input_scale = _constant(linear.input_quantizer.scale)
-        self.input_zero = _constant(linear.input_quantizer.zero_point.to(torch.uint8))
+        self.weight = constant(stored(linear.weight, quantizer.along(quantizer.scale)))
+        self.weight_scale = constant(quantizer.scale)
+        self.weight_zero = constant(torch.zeros_like(quantizer.scale, dtype=torch.int8))
+        self.input_scale = constant(linear.input_quantizer.scale)
+        self.input_zero = constant(linear.input_quantizer.zero_point.to(torch.uint8))
         self.outputs = len(quantizer.scale)
         self.has_bias = linear.bias is not None
         if linear.bias is not None:
             scale = linear.bias_scale()
-            self.bias = _constant(quantize(linear.bias, scale, torch.zeros_like(quantizer.zero_point), INT32))
-            self.bias_scale = _constant(scale)
-            self.bias_zero = _constant(torch.zeros_like(scale, dtype=torch.int32))
+            self.bias = constant(quantize(linear.bias, scale, torch.zeros_like(quantizer.zero_point), INT32))
+            self.bias_scale = constant(scale)
+            self.bias_zero = constant(torch.zeros_like(scale, dtype=torch.int32))
         else:
-            self.weight = _constant(self.weight.T.contiguous())  # [inputs, outputs], as MatMul wants it
+            self.weight = constant(self.weight.T.contiguous())  # [inputs, outputs], as MatMul wants it
 
     def forward(self, x: Tensor) -> Tensor:
         """Args: x [..., inputs]. Returns: [..., outputs]."""
@@ -115,11 +116,11 @@ class IntegerTable(DenseTable):
         super().__init__(curves, torch.float32)
         quantizer = curves.weight_quantizer
         del self.values
-        self.integers = _constant(_stored(curves.values, quantizer.along(quantizer.scale)))
-        self.scale = _constant(quantizer.scale)
-        self.zero = _constant(torch.zeros_like(quantizer.scale, dtype=torch.int8))
-        self.share_scale = _constant(curves.share_scale)
-        self.share_zero = _constant(torch.tensor(0, dtype=torch.uint8))
+        self.integers = constant(stored(curves.values, quantizer.along(quantizer.scale)))
+        self.scale = constant(quantizer.scale)
+        self.zero = constant(torch.zeros_like(quantizer.scale, dtype=torch.int8))
+        self.share_scale = constant(curves.share_scale)
+        self.share_zero = constant(torch.tensor(0, dtype=torch.uint8))
 
     def _product(self, x: Tensor, weights: Tensor) -> Tensor:
         index, share = self.grid.locate(x, weights)
@@ -135,30 +136,22 @@ def scattered(index: Tensor, share: Tensor, rows: int) -> Tensor:
 
 
 class FloatLinear(nn.Module):
-    """A linear layer that stays in floating point where others are quantized; its weight keeps its name, by which the census knows it."""
+    """A linear layer in floating point, between FP32 neighbours; its weight keeps its name, by which the census knows it.
 
-    def __init__(self, linear: nn.Linear) -> None:
+    Args:
+        linear: the layer.
+        dtype: what its weight is stored and its product computed in.
+    """
+
+    def __init__(self, linear: nn.Linear, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.weight = _constant(linear.weight.T.contiguous())  # [inputs, outputs]; the exporter renames what it has to transpose
-        self.bias = None if linear.bias is None else _constant(linear.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Args: x [..., inputs]. Returns: [..., outputs]."""
-        product = x @ self.weight
-        return product if self.bias is None else product + self.bias
-
-
-class HalfLinear(nn.Module):
-    """A linear layer whose weight and product are FP16, between FP32 neighbours."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.weight = _constant(linear.weight.half())
-        self.bias = None if linear.bias is None else _constant(linear.bias.half())
+        self.weight = constant(linear.weight.T.contiguous().to(dtype))  # [inputs, outputs]; the exporter renames what it has to transpose
+        self.bias = None if linear.bias is None else constant(linear.bias.to(dtype))
 
     def forward(self, x: Tensor) -> Tensor:
         """Args: x [..., inputs], FP32. Returns: [..., outputs], FP32."""
-        return nn.functional.linear(x.half(), self.weight, self.bias).float()
+        product = x.to(self.weight.dtype) @ self.weight
+        return (product if self.bias is None else product + self.bias).float()
 
 
 class OnnxLstm(nn.Module):
@@ -181,8 +174,8 @@ class OnnxLstm(nn.Module):
                 weight = getattr(source, name)
                 if isinstance(lstm, FakeQuantizedLstm):
                     scale = lstm.weight_scale(name)
-                    weight = _stored(weight, scale[:, None])
-                    self.register_buffer(f"{kind}_scale_{layer}", _gates(scale))
+                    weight = stored(weight, scale[:, None])
+                    self.register_buffer(f"{kind}_scale_{layer}", _gates(scale).to(dtype))
                     self.register_buffer(f"{kind}_zero_{layer}", torch.zeros_like(scale, dtype=torch.int8))
                 else:
                     weight = weight.to(dtype)
@@ -220,12 +213,11 @@ class OnnxLstm(nn.Module):
         return dequantized(weight, getattr(self, f"{kind}_scale_{layer}"), getattr(self, f"{kind}_zero_{layer}"), axis=1)
 
 
-def deploy(model: TemporalFusionTransformer, *, half: bool = False) -> TemporalFusionTransformer:
+def deploy(model: TemporalFusionTransformer) -> TemporalFusionTransformer:
     """A copy of a model in the table form, its products replaced by what the runtime computes; only for tracing.
 
     Args:
         model: a float table model, or a prepared and calibrated one, which comes out in integers.
-        half: FP16 weights and products, for a GPU.
 
     Returns:
         The copy, in eval mode.
@@ -233,20 +225,29 @@ def deploy(model: TemporalFusionTransformer, *, half: bool = False) -> TemporalF
     Raises:
         QuantizationError: a range was never observed.
     """
-    check_ranges(model)
-    deployed = copy.deepcopy(model).eval().requires_grad_(False)
-    dtype = torch.float16 if half else torch.float32
-    swap_modules(
-        deployed,
+    return replaced(
+        model,
         {
             FakeQuantizedLinear: IntegerLinear,
             FakeQuantizedTable: IntegerTable,
             FakeQuantizedLstm: OnnxLstm,
-            TableCurves: partial(DenseTable, dtype=dtype),
-            nn.LSTM: partial(OnnxLstm, dtype=dtype),
-            **({nn.Linear: HalfLinear} if half else {nn.Linear: FloatLinear} if model.kept_float else {}),
+            TableCurves: partial(DenseTable, dtype=torch.float32),
+            nn.LSTM: OnnxLstm,
+            **({nn.Linear: FloatLinear} if model.kept_float else {}),
         },
     )
+
+
+def replaced(model: TemporalFusionTransformer, swaps: dict[type[nn.Module], Callable[..., nn.Module]]) -> TemporalFusionTransformer:
+    """As `deploy`, with any replacements.
+
+    Args:
+        model: in the table form.
+        swaps: type of a module -> what makes its replacement of it.
+    """
+    check_ranges(model)
+    deployed = copy.deepcopy(model).eval().requires_grad_(False)
+    swap_modules(deployed, swaps)
     return deployed
 
 
@@ -263,7 +264,8 @@ def compute_by_window(deployed: TemporalFusionTransformer) -> None:
             curves.window = rows
 
 
-def _stored(weight: Tensor, scale: Tensor) -> Tensor:
+def stored(weight: Tensor, scale: Tensor) -> Tensor:
+    """A weight as INT8; the scale broadcasts over it."""
     return quantize(weight, scale, torch.zeros_like(scale, dtype=torch.int32), INT8)
 
 
@@ -273,5 +275,6 @@ def _gates(x: Tensor) -> Tensor:
     return torch.cat([input_gate, output, forget, cell])
 
 
-def _constant(x: Tensor) -> nn.Buffer:
+def constant(x: Tensor) -> nn.Buffer:
+    """A copy that no training knows of."""
     return nn.Buffer(x.detach().clone())

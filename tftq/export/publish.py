@@ -15,7 +15,8 @@ from tftq.export.gate import Proof, prove
 from tftq.export.graph import build_graph
 from tftq.files import written_whole
 from tftq.model.tft import TemporalFusionTransformer
-from tftq.recipe.schema import Format
+from tftq.quant.weights import with_rounded_weights
+from tftq.recipe.schema import Format, is_half
 from tftq.train.metrics import Validation, validation_summary
 from tftq.train.validation import metrics_for
 
@@ -78,7 +79,7 @@ def export_model(
     """Write `<folder>/<kind>.onnx` and what was proven of it, or nothing.
 
     Args:
-        model: in the table form; prepared and calibrated for the integer formats.
+        model: in the table form; prepared and calibrated for the formats with integer weights.
         kind: the format.
         folder: where to; made where missing.
         validation: the windows to prove and to measure it with.
@@ -94,8 +95,9 @@ def export_model(
     for stale in (path, proven):  # of a run that is resumed: what fails now must not look as if it had passed
         stale.unlink(missing_ok=True)
     with written_whole(path) as part:
-        part.write_bytes(build_graph(model, {**metadata, "format": kind, "target": validation.target_unit}, half=kind == "fp16"))
-        proof = prove(part, model, _some(validation), kind, threads=MEASURED_THREADS, kept=model.kept_float)
+        part.write_bytes(build_graph(model, {**metadata, "format": kind, "target": validation.target_unit}, half=is_half(kind)))
+        computes = with_rounded_weights(model) if kind == "fp16_int8" else model
+        proof = prove(part, computes, _some(validation), kind, threads=MEASURED_THREADS, kept=model.kept_float)
         quality = evaluate(part, validation, metrics_for(model), batch_size=batch_size)
         tested = None if test is None else evaluate(part, test, metrics_for(model), batch_size=batch_size)
     with written_whole(proven) as part:

@@ -1,5 +1,7 @@
 """Scaling inside the network: raw values in, forecasts in the target's own unit out, in training as in the exported graph."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -11,8 +13,12 @@ class InputScaling(nn.Module):
 
     Args:
         scaling: the fitted values of every column.
+
+    Attributes:
+        asinh: what computes it; an export for a runtime that lacks it puts another in its place.
     """
 
+    asinh: Callable[[Tensor], Tensor] = staticmethod(torch.asinh)
     center: Tensor
     scale: Tensor
     tailed: Tensor
@@ -28,7 +34,7 @@ class InputScaling(nn.Module):
         """Args: x [..., columns] raw; the last columns suffice (the known ones over the horizon). Returns: the same shape, scaled."""
         last = slice(self.center.shape[0] - x.shape[-1], None)
         z = (x - self.center[last]) / self.scale[last]
-        z = torch.where(self.tailed[last], torch.asinh(z), z)
+        z = torch.where(self.tailed[last], self.asinh(z), z)
         return torch.minimum(torch.maximum(z, self.low[last]), self.high[last])
 
 

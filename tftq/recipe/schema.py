@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-Format = Literal["fp32", "fp16", "int8_ptq", "int8_qat", "stream"]
+Format = Literal["fp32", "fp16", "fp16_int8", "int8_ptq", "int8_qat", "stream"]
 Calendar = Literal["minute", "hour", "weekday", "week", "day_of_month", "day_of_year", "month"]
 
 FORMATS_OF_METHOD: dict[str, tuple[Format, ...]] = {
@@ -22,6 +22,11 @@ FORMATS_OF_METHOD: dict[str, tuple[Format, ...]] = {
 def is_integer(kind: Format) -> bool:
     """Whether a one-piece model of this format multiplies integers, and the gate holds it to that."""
     return kind in ("int8_ptq", "int8_qat")
+
+
+def is_half(kind: Format) -> bool:
+    """Whether a model of this format multiplies in FP16, for a GPU; `fp16_int8` has the weights of `Recipe.result`, stored as INT8."""
+    return kind in ("fp16", "fp16_int8")
 
 
 def _whole(value: Any) -> Any:
@@ -349,7 +354,7 @@ with warnings.catch_warnings():  # pydantic's own `validate` is a deprecated cla
             quant = info.data.get("quant")
             if quant is None or export.formats is None:
                 return export
-            made = {*FORMATS_OF_METHOD[quant.method], "fp16", "stream"}
+            made = {*FORMATS_OF_METHOD[quant.method], "fp16", "stream", *(() if quant.method == "none" else ("fp16_int8",))}
             missing = [name for name in export.formats if name not in made]
             if missing:
                 raise _contradiction(

@@ -1,0 +1,47 @@
+"""A prepared model's weights without its activations' ranges: the float model that computes with what the integers say."""
+
+import copy
+
+import torch
+from torch import nn
+
+from tftq.model.curves import TableCurves
+from tftq.model.tft import TemporalFusionTransformer
+from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable
+from tftq.quant.prepare import swap_modules
+
+
+def with_rounded_weights(model: TemporalFusionTransformer) -> TemporalFusionTransformer:
+    """A float copy of a prepared model: each weight is what its integers and its scale make of it, and no activation or bias is rounded.
+
+    Args:
+        model: prepared, its weights' ranges known; it stays as it is.
+
+    Returns:
+        The copy, in the table form and in eval mode.
+    """
+    rounded = copy.deepcopy(model).eval()  # where quantizers compute as they will be deployed
+    swap_modules(rounded, {FakeQuantizedLinear: _linear, FakeQuantizedTable: _table, FakeQuantizedLstm: _lstm})
+    return rounded
+
+
+@torch.no_grad()
+def _linear(linear: FakeQuantizedLinear) -> nn.Linear:
+    outputs, inputs = linear.weight.shape
+    plain = nn.Linear(inputs, outputs, bias=linear.bias is not None)
+    plain.weight = nn.Parameter(linear.weight_quantizer(linear.weight))
+    plain.bias = linear.bias
+    return plain
+
+
+@torch.no_grad()
+def _table(curves: FakeQuantizedTable) -> TableCurves:
+    return TableCurves(curves.grid, curves.weight_quantizer(curves.values))
+
+
+@torch.no_grad()
+def _lstm(lstm: FakeQuantizedLstm) -> nn.LSTM:
+    for name, quantizer in lstm.weight_quantizers.items():
+        weight = getattr(lstm.lstm, name)
+        weight.copy_(quantizer(weight))
+    return lstm.lstm
