@@ -6,7 +6,7 @@ python -m tftq.run RECIPE [key=value ...] [--resume]
 import argparse
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ import torch
 from rich.console import Console
 
 from tftq.console import stdout_console
-from tftq.data.columns import Batch
 from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets, Windows
 from tftq.errors import RecipeError, TftqError
@@ -29,10 +28,9 @@ from tftq.model.size import parameter_count
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.plan import phases_of, require_fit
-from tftq.quant.calibration import calibrate
 from tftq.quant.fake_quantize import learn_ranges
-from tftq.quant.prepare import prepared_copy
 from tftq.quant.schedule import QatSchedule
+from tftq.quantize import Quantizing
 from tftq.recipe.loading import load_recipe, recipe_hash
 from tftq.recipe.schema import Format, Recipe
 from tftq.report.page import write_report
@@ -128,9 +126,10 @@ def _stages(job: Job, phases: QatSchedule | None) -> dict[str, Any]:
             exported[kind] = _export(job, table, kind)
 
     if recipe.quant.method != "none":
-        prepared = prepared_copy(table, lstm=recipe.quant.lstm, keep_float=recipe.quant.keep_float).to(job.device)
-        batches = _calibration_batches(job, summary["batch_size"])
-        calibrate(prepared, batches, recipe.quant.calibration, percentile=recipe.quant.percentile)
+        quantizing = Quantizing(recipe.quant, table, job.data.train, job.device, summary["batch_size"])
+        prepared, sensitivity = quantizing.quantize(job.folder, job.console)
+        if sensitivity is not None:
+            summary["quant"] = sensitivity.as_dict()
         if "int8_ptq" in recipe.formats:
             exported["int8_ptq"] = _export(job, prepared, "int8_ptq")
         if phases is not None:
@@ -230,15 +229,6 @@ def _trainer(job: Job, model: TemporalFusionTransformer, title: str, folder: Pat
 def _resumable(job: Job, folder: Path) -> bool:
     """Whether this stage had begun when the run was interrupted."""
     return job.resume and (folder / "checkpoints" / "last.pt").exists()
-
-
-def _calibration_batches(job: Job, batch_size: int) -> Iterator[Batch]:
-    """Training windows spread over the whole training part, as many together as training could forward."""
-    train = job.data.train
-    count = min(job.recipe.quant.calibration_windows, len(train))
-    chosen = torch.linspace(0, len(train) - 1, count).round().long()
-    for indices in chosen.split(batch_size):
-        yield train.batch(indices).to(job.device)
 
 
 def _export(job: Job, model: TemporalFusionTransformer, kind: Format) -> Exported:

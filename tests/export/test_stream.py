@@ -14,18 +14,19 @@ from onnx import numpy_helper
 
 from tests.conftest import ROOT
 from tests.export.conftest import METADATA, Make
-from tests.quant.small import SmallWindows, small_batch
+from tests.quant.small import SmallWindows, small_batch, small_table
 from tftq.data.columns import Batch
 from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets
 from tftq.errors import GateError, StreamError
 from tftq.export import stream_export
+from tftq.export.census import layer_of
 from tftq.export.graph import build_graph, read_metadata
 from tftq.export.measure import feeds, open_session
 from tftq.export.publish import publish
 from tftq.export.stream import FORECAST_FILE, STEP_FILE, Stream
 from tftq.export.stream_export import ExportedPair, export_pair, replay
-from tftq.export.stream_graph import build_pair
+from tftq.export.stream_graph import ForecastNetwork, StepNetwork, build_pair
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import Architecture, TemporalFusionTransformer
 from tftq.quant.calibration import calibrate
@@ -251,16 +252,12 @@ def test_the_pair_is_proven_and_published_as_one(bars_pair: Pair, tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["forecast.onnx", "step.onnx", "stream.export.json"]
 
 
-def test_layers_kept_in_float_are_known_in_either_half(make: Make, tmp_path: Path) -> None:
-    """The networks of the static columns are in both: counted once."""
-    made = make("small int8, some kept")
-    for name, content in build_pair(made.model, "int8_ptq", METADATA).items():
-        (tmp_path / name).write_bytes(content)
-    kept = made.model.kept_float
-    census = stream_export._census_of(tuple(tmp_path / name for name in HALVES), kept)
-    assert list(census.kept_float) == list(kept) and census.kept_float["static_contexts.selection.input"] == 256
-    assert (census.float_weight_products, census.int8_share_outside_lstm) == (0, 1.0)
-    assert all(read_metadata(tmp_path / name)["kept_float"] == list(kept) for name in HALVES)
+def test_a_layer_has_the_same_name_in_either_half() -> None:
+    """By which the census of a pair knows those that were to stay in floating point."""
+    model = small_table()
+    for half in (StepNetwork(model), ForecastNetwork(model)):
+        names = [name for name, _ in half.named_parameters()]
+        assert [layer_of(name) for name in names] == [name.rpartition(".")[0] for name, _ in model.named_parameters()]
 
 
 def test_a_pair_of_another_model_leaves_no_file(static_pair: Path, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

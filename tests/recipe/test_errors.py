@@ -118,6 +118,7 @@ def test_wrong_values(tmp_path: Path, text: str, message: str) -> None:
         (BARS + "model: {quantiles: []}", "model.quantiles (line 3): found []; allowed: an odd count, strictly "),
         (BARS + "train: {schedule: {warmup: 0.6}}", "train.schedule.cooldown (line 3): warmup 0.6 and cooldown 0.5 overlap; allowed: a s"),
         (BARS + "validate: {every: 11}", "validate.every (line 3): found 11; allowed: at most train.epochs 10"),
+        (BARS + "quant: {method: ptq, loss_budget: -0.1}", "quant.loss_budget (line 3): found -0.1; allowed: a number, at least 0 or null"),
         (BARS + "quant: {method: ptq, keep_float: [heads, heads]}", "quant.keep_float (line 3): named twice: heads; allowed: each nam"),
         (BARS + "quant: {method: ptq, qat: {epochs: 3}}", "quant.qat (line 3): has no effect while quant.method is ptq; set quant.method"),
         (BARS + "quant: {method: qat, qat: {observe: 5, fake_quant: 4}}", "quant.qat.fake_quant (line 3): 4 comes before observe 5; allo"),

@@ -121,6 +121,8 @@ def test_paths_start_at_the_file_or_at_the_working_directory(load: Load, tmp_pat
         ("quant: {calibration: mse}", "quant.calibration has no effect: quant.method is none"),
         ("quant: {percentile: 99}", "quant.percentile has no effect: quant.method is none"),
         ("quant: {method: ptq, percentile: 99}", "quant.percentile has no effect: quant.calibration is not percentile"),
+        ("quant: {sensitivity: true}", "quant.sensitivity has no effect: quant.method is none"),
+        ("quant: {loss_budget: 0.002}", "quant.loss_budget has no effect: quant.method is none"),
         ("quant: {keep_float: [heads]}", "quant.keep_float has no effect: quant.method is none"),
         ("quant: {lstm: int8}", "quant.lstm has no effect: quant.method is none"),
         ("train: {patience: 10}", "train.patience has no effect: training ends after train.epochs, no later"),

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.report.folder import MIB, epoch, lines, model, record, summary, write_folder
+from tftq.quant.sensitivity import LayerSensitivity, Sensitivity
 from tftq.report.html import VOID
 from tftq.report.page import write_report
 
@@ -144,6 +145,25 @@ def test_layers_kept_in_float_are_counted_and_named(tmp_path: Path) -> None:
     without = tmp_path / "without"
     without.mkdir()
     assert "floating point" not in read(write_folder(without, summary())).text
+
+
+def test_what_each_layer_loses_is_told_where_it_was_measured(tmp_path: Path) -> None:
+    layers = (
+        LayerSensitivity("heads.linear", 1_096, 47.26, 42.81, 0.25, 0.25),
+        LayerSensitivity("encoder", 8_192, 46.0, None, 0.19998, -0.0001),
+    )
+    found = Sensitivity(256, 0.2, 0.3, layers, 0.01, ("heads.linear",), 0.2002)
+    folder = write_folder(tmp_path, summary() | {"quant": found.as_dict()})
+    text = read(folder).text
+    assert "Quantile loss on 256 training windows: 0.20000 in FP32, 0.30000 with everything quantized (+50.000%)." in text
+    assert "everything quantized +50.000%; in floating point stay heads.linear: +0.100%" in text
+    assert cells(folder)["heads.linear"] == ["1,096", "47.3", "42.8", "0.25000", "+25.000%", "FP32"]
+    assert cells(folder)["encoder"] == ["8,192", "46.0", "–", "0.19998", "-0.010%", ""]
+    (tmp_path / "summary.json").write_text(json.dumps(summary() | {"quant": Sensitivity(9, 0.2, 0.2, (), 0.01, (), 0.2).as_dict()}))
+    text = read(folder).text
+    assert "everything quantized +0.000%, so nothing stays in float." in text and "Each layer quantized alone" not in text
+    (tmp_path / "summary.json").write_text(json.dumps(summary()))
+    assert "Sensitivity" not in read(folder).text
 
 
 @pytest.mark.parametrize(("coverage", "fit"), [(0.9, "90% of the outcomes: too wide"), (0.7, "70% of the outcomes: too narrow")])

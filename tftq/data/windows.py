@@ -149,6 +149,10 @@ class Windows:
         self._release()
         return Batch(history, future, None, target)
 
+    def some(self, indices: Tensor) -> "Windows":
+        """A part of the windows, as windows of their own: those at `indices`, in that order."""
+        return Windows(self.name, self.inputs, self.rows, self.times, self.starts[indices], self.target, self._release)
+
     def row_blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Every row that a window touches, some at a time: which, int64 [n], and their values, float32 [n, history columns]."""
         touched = self.touched()

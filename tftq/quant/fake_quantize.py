@@ -113,6 +113,10 @@ class Quantizer(nn.Module):
         """One value a scale, shaped to broadcast over what is quantized."""
         return values
 
+    def rounded(self, x: Tensor) -> Tensor:
+        """What the integers can say of x, whatever is switched on; float32, x's shape."""
+        return fake_quantize(x, self.along(self.scale), self.along(self.zero_point), self.kind)
+
     @torch.no_grad()
     def settle(self) -> None:
         """Between two updates: let the scale be that of the range as the optimizer left it."""
@@ -133,7 +137,7 @@ class Quantizer(nn.Module):
         if self.stretching:
             low, high = self.range()
             return _LearnedQuantize.apply(x.float(), self.along(low.clamp(max=0)), self.along(high.clamp(min=0)), self.kind, values)
-        return fake_quantize(x, self.along(self.scale), self.along(self.zero_point), self.kind)
+        return self.rounded(x)
 
 
 class ActivationQuantizer(Quantizer):

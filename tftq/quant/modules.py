@@ -63,6 +63,7 @@ class FakeQuantizedTable(TableCurves):
         super().__init__(curves.grid, curves.values)
         self.values = curves.values
         self.weight_quantizer = WeightQuantizer(self.values.shape[1], axis=1)
+        self.shares = nn.Identity()  # what enters the product, for hooks to look at
         self.register_buffer("share_scale", torch.tensor(1 / UINT8.high), persistent=False)
         self.register_buffer("share_zero_point", torch.tensor(0, dtype=torch.int32), persistent=False)
 
@@ -70,12 +71,22 @@ class FakeQuantizedTable(TableCurves):
         """Through the integers where active."""
         table = self.weight_quantizer(self.values)
         index, share = self.grid.locate(x, weights)
+        share = self.shares(share)
         if not self.weight_quantizer.active:
             return table_product(index, share, table)
         # Every other entry of the row is an exact zero, so rounding the shares rounds the whole row.
-        largest = share.detach().amax(dim=1, keepdim=True)  # [rows, 1]
-        share = fake_quantize(share / largest, self.share_scale, self.share_zero_point, UINT8)
+        share, largest = self._over_largest(share)
         return table_product(index, share, table) * largest
+
+    def rounded_shares(self, share: Tensor) -> Tensor:
+        """What the integers can say of shares [rows, entries], whatever is switched on; float32, the same shape."""
+        rounded, largest = self._over_largest(share)
+        return rounded * largest
+
+    def _over_largest(self, share: Tensor) -> tuple[Tensor, Tensor]:
+        """Shares over the largest of their row, rounded, and these [rows, 1]."""
+        largest = share.detach().amax(dim=1, keepdim=True)  # [rows, 1]
+        return fake_quantize(share / largest, self.share_scale, self.share_zero_point, UINT8), largest
 
 
 class FakeQuantizedLstm(nn.Module):
@@ -114,6 +125,15 @@ class FakeQuantizedLstm(nn.Module):
         ]
         output, hidden, cell = torch.lstm(x, state, weights, True, lstm.num_layers, lstm.dropout, self.training, False, True)
         return output, (hidden, cell)
+
+
+def quantized_layers(model: nn.Module) -> dict[str, FakeQuantizedLinear | FakeQuantizedTable | FakeQuantizedLstm]:
+    """The layers of a prepared model that are quantized, by name and in the model's order."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, FakeQuantizedLinear | FakeQuantizedTable | FakeQuantizedLstm)
+    }
 
 
 def check_ranges(model: nn.Module) -> None:

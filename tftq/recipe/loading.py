@@ -36,6 +36,8 @@ _IDLE: tuple[tuple[KeyPath, Callable[[Recipe], bool], str], ...] = (
     (("quant", "percentile"), lambda recipe: recipe.quant.calibration != "percentile", "quant.calibration is not percentile"),
     (("quant", "lstm"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
     (("quant", "keep_float"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
+    (("quant", "sensitivity"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
+    (("quant", "loss_budget"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
     (("quant", "qat"), lambda recipe: recipe.quant.method != "qat", "quant.method is not qat"),
     (("quant", "qat", "range_lr"), lambda recipe: recipe.quant.qat.ranges == "observe", "quant.qat.ranges is observe"),
     (

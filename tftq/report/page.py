@@ -7,6 +7,7 @@ from tftq.report.facts import Facts
 from tftq.report.html import Html, join, tag
 from tftq.report.models import gate, models
 from tftq.report.sections import curves, data, environment, memory, recipe
+from tftq.report.sensitivity import sensitivity
 from tftq.report.style import STYLE
 from tftq.report.verdict import tiles, verdict
 
@@ -38,6 +39,7 @@ def page(facts: Facts) -> str:
         verdict(facts),
         tiles(facts),
         models(facts),
+        *([sensitivity(facts)] if "quant" in facts.summary else []),
         curves(facts),
         memory(facts),
         data(facts),

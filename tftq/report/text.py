@@ -10,9 +10,12 @@ from tftq.memory.components import MIB
 from tftq.memory.ledger import Ledger
 from tftq.memory.timeline import Timeline
 from tftq.model.tabulate import KNOT_COUNTS, TOLERANCE, TabulatedVariable
+from tftq.quant.sensitivity import Sensitivity
 from tftq.recipe.schema import Format
 from tftq.train.plan import StagePlan
 from tftq.train.state import Training
+
+TOLD_LAYERS = 10  # of those that lose most by being quantized; all of them are in the report
 
 
 def planned_line(stage: str, plan: StagePlan, budget_mb: int) -> str:
@@ -69,6 +72,37 @@ def tables_summary(curves: Sequence[TabulatedVariable]) -> dict[str, object]:
         "worst_curve_error": max(curve.error for curve in curves),
         "above_tolerance": [curve.name for curve in curves if curve.error > TOLERANCE],
     }
+
+
+def sensitivity_table(found: Sensitivity) -> Table:
+    """The layers that lose most by being quantized."""
+    table = Table(title=f"Each layer quantized alone, on {found.windows} training windows", box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("layer", "weights", "weight SNR, dB", "input SNR, dB", "quantile loss", "above FP32"):
+        table.add_column(name, justify="left" if name == "layer" else "right")
+    for layer in found.layers[:TOLD_LAYERS]:
+        noises = (decibels(noise) for noise in (layer.weight_snr_db, layer.input_snr_db))
+        table.add_row(layer.layer, f"{layer.weights:,}", *noises, f"{layer.loss:.5f}", f"{layer.effect:+.3%}")
+    if (rest := len(found.layers) - TOLD_LAYERS) > 0:
+        table.add_row(f"and {rest} that lose less", *5 * [""])
+    table.add_row("everything", "", "", "", f"{found.quantized_loss:.5f}", f"{found.above_float(found.quantized_loss):+.3%}")
+    return table
+
+
+def decibels(noise: float | None) -> str:
+    """A signal to noise ratio in dB; a dash where there is none."""
+    return "–" if noise is None else f"{noise:.1f}"
+
+
+def budget_line(found: Sensitivity) -> str:
+    """What it took to keep the loss budget."""
+    assert found.budget is not None
+    quantized, kept = found.above_float(found.quantized_loss), found.above_float(found.loss)
+    line = f"loss budget {found.budget:.3%} above FP32: everything quantized {quantized:+.3%}"
+    return (
+        f"{line}; in floating point stay {', '.join(found.kept_float)}: {kept:+.3%}"
+        if found.kept_float
+        else f"{line}, so nothing stays in float"
+    )
 
 
 def exported_table(exported: Mapping[Format, Exported], naive: float) -> Table:

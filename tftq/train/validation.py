@@ -31,8 +31,16 @@ def validate(
     Raises:
         NonFiniteError: a forecast is not finite; names the windows and the layer that it comes from.
     """
+    with evaluating(model):
+        return measure_forecasts(model, windows, batch_size, precision, on_batch=on_batch)
+
+
+def measure_forecasts(
+    model: nn.Module, windows: Windows, batch_size: int, precision: Precision, *, on_batch: Callable[[int], None] = lambda windows: None
+) -> Validation:
+    """As `validate`, with every module in the mode that it is in."""
     metrics = metrics_for(model)
-    with evaluating(model), torch.no_grad(), precision.autocast():  # no inference mode: what a module caches must stay trainable
+    with torch.no_grad(), precision.autocast():  # no inference mode: what a module caches must stay trainable
         for indices in torch.arange(len(windows)).split(batch_size):
             batch = windows.batch(indices).to(precision.device)
             if not metrics.add(model(*batch.inputs), batch.target):
