@@ -61,7 +61,14 @@ def predict(arguments: Sequence[str]) -> int:
     return main(arguments, program="tftq predict")
 
 
-VERBS = {"run": run, "validate": validate, "plan": plan, "predict": predict}
+def compare(arguments: Sequence[str]) -> int:
+    """print the exported models of recipes, which are run, and of finished runs side by side"""
+    from tftq.compare import main
+
+    return main(arguments, program="tftq compare")
+
+
+VERBS = {"run": run, "validate": validate, "plan": plan, "predict": predict, "compare": compare}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -41,6 +41,10 @@ class StreamError(TftqError):
     """A streaming pair that cannot serve, or a bar, a future or a state that does not fit it."""
 
 
+class CompareError(TftqError):
+    """Something given to be compared that is neither a recipe nor the folder of a run that came to its end."""
+
+
 class OutOfMemoryError(TftqError):
     """Memory that does not suffice, whatever was tried."""
 

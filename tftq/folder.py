@@ -41,7 +41,7 @@ class RunFolder:
         started = datetime.now(UTC)
         if resume and recipe.out is None:
             raise RunFolderError("--resume needs to know which run: name its folder with out=...")
-        path = recipe.out or Path("runs") / recipe.name / f"{started:%Y-%m-%dT%H-%M-%SZ}"
+        path = recipe.out or new_folder(recipe, started)
         folder = cls(path)
         written = path / "recipe.yaml"
         if resume:
@@ -70,6 +70,11 @@ class RunFolder:
     def write_json(self, name: str, content: Any) -> Path:
         """As `write`, one JSON document; a number that is not finite has no place in it."""
         return self.write(name, json.dumps(content, indent=1, allow_nan=False))
+
+
+def new_folder(recipe: Recipe, started: datetime) -> Path:
+    """Where a run writes whose recipe does not say it."""
+    return Path("runs") / recipe.name / f"{started:%Y-%m-%dT%H-%M-%SZ}"
 
 
 def identity(recipe: Recipe) -> str:

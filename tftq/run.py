@@ -158,6 +158,11 @@ def _head(job: Job) -> dict[str, Any]:
         "device": str(job.device),
         "seed": job.recipe.seed,
         "target": job.data.validation.target_unit,
+        "validation_windows": {  # by which runs can be compared
+            "count": len(job.data.validation),
+            "targets": job.data.validation.target_fingerprint(),
+            "loss_scale": job.data.target_scaling.scale.tolist(),
+        },
         "notes": job.data.notes,
     }
 

@@ -28,6 +28,25 @@ def test_a_batch_is_the_slices(tmp_path: Path) -> None:
     assert all(tensor.dtype == torch.float32 for tensor in (batch.history, batch.future, batch.target))
 
 
+def test_some_of_them_are_windows_of_their_own(tmp_path: Path) -> None:
+    windows = windows_of(load_bars(bars_recipe(write(tmp_path / "ES.parquet", bar_columns(100)))))
+    some = windows.some(torch.tensor([5, 2]))
+    assert len(some) == 2 and some.rows is windows.rows
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(some.batch([0, 1]).inputs, windows.batch([5, 2]).inputs, strict=True))
+
+
+def test_targets_are_known_by_their_values_and_times_alone(tmp_path: Path) -> None:
+    windows = windows_of(load_bars(bars_recipe(write(tmp_path / "ES.parquet", bar_columns(100)))))
+    before = windows.target_fingerprint()
+    windows.rows[10, 3] += 1  # an input
+    assert windows.target_fingerprint() == before
+    assert windows.some(torch.arange(len(windows) - 1)).target_fingerprint() != before
+    windows.times[80] += 1
+    assert (moved := windows.target_fingerprint()) != before
+    windows.target.close[80] += 1  # type: ignore[attr-defined]
+    assert windows.target_fingerprint() not in (before, moved)
+
+
 def test_the_target_is_the_cumulative_log_return_and_implies_the_price(tmp_path: Path) -> None:
     columns = bar_columns(100)
     windows = windows_of(load_bars(bars_recipe(write(tmp_path / "ES.parquet", columns))))

@@ -85,7 +85,10 @@ def write_folder(folder: Path, found: dict[str, Any], *, qat: bool = True, expor
     """Write a run's files."""
     (folder / "summary.json").write_text(json.dumps(found))
     (folder / "recipe.yaml").write_text(RECIPE.format(name=found["name"]))
-    env = {"started": "2024-01-08T07:10:00Z", "packages": {"torch": "2.13.0"}, "cuda": None, "git": {"commit": "abc123", "dirty": True}}
+    env = {
+        **{"started": "2024-01-08T07:10:00Z", "platform": "Linux", "cpu_count": 2, "packages": {"torch": "2.13.0"}},
+        **{"cuda": None, "git": {"commit": "abc123", "dirty": True}},
+    }
     (folder / "env.json").write_text(json.dumps(env))
     float_epochs = [epoch(1, 0.5, None, head=0.002, others=0.001), epoch(2, 0.25, 0.3, head=0.0002, others=0.0001)]
     lines(folder / "metrics.jsonl", float_epochs)

@@ -195,6 +195,14 @@ class Windows:
             digest.update(targets.numpy().data)
         return digest.hexdigest()
 
+    def target_fingerprint(self) -> str:
+        """SHA-256 (hexadecimal) of every target and of when it falls, whatever the inputs are: forecasts of the same can be compared."""
+        digest = hashlib.sha256()
+        for indices, targets in zip(torch.arange(len(self)).split(BLOCK), self.target_blocks(), strict=True):
+            digest.update(self.target_times(indices).numpy().tobytes())
+            digest.update(targets.numpy().tobytes())
+        return digest.hexdigest()
+
     def last_rows(self, indices: Tensor | Sequence[int]) -> Tensor:
         """The row of each window's last history bar, int64 [batch]."""
         return self.starts[torch.as_tensor(indices, dtype=torch.int64)] + self.inputs.lookback - 1
