@@ -1,6 +1,7 @@
 """What `prepare` puts in, where, and what it leaves in floating point; the meta device stands for any that is not the CPU."""
 
 import pytest
+import torch
 from torch import nn
 
 from tests.model.small import example, small_model
@@ -8,8 +9,10 @@ from tests.quant.small import calibrated, small_table
 from tftq.errors import QuantizationError
 from tftq.model.curves import TableCurves
 from tftq.model.tabulate import tabulate
+from tftq.quant.fake_quantize import learn_ranges
 from tftq.quant.modules import FakeQuantizedLinear
 from tftq.quant.prepare import kept_layers, prepare, prepared_copy
+from tftq.quant.schedule import QatSchedule
 
 
 def test_quantizers_are_on_the_models_device() -> None:
@@ -59,6 +62,22 @@ def test_what_is_kept_computes_as_the_float_layer_does() -> None:
         model.heads.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
         model(*inputs)
     assert bool((seen[0] == seen[1]).all())  # everything up to the heads is the float model, to the last bit
+
+
+def test_qat_trains_what_is_kept_without_rounding_it() -> None:
+    table = small_table()
+    model = calibrated(table, keep_float=["heads", "encoder", "history_selection.curves"])
+    learn_ranges(model.train())
+    QatSchedule(observe=0, fake_quant=0, freeze=1, total=2).apply(model, 0)
+    seen = {}
+    heads = model.get_submodule("heads.linear")
+    heads.register_forward_hook(lambda layer, arguments, output: seen.update(x=arguments[0], y=output))
+    model(*example(table.inputs, 8)).sum().backward()
+    assert torch.equal(seen["y"], torch.nn.functional.linear(seen["x"], heads.weight, heads.bias))  # type: ignore[arg-type]
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    kept = ("heads", "encoder", "history_selection.curves")
+    assert not any(name.startswith(kept) for name, parameter in model.named_parameters() if name.endswith("stretch"))
+    assert any(name.startswith("decoder") for name, parameter in model.named_parameters() if name.endswith("stretch"))
 
 
 @pytest.mark.parametrize(
