@@ -72,6 +72,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
         "fp16_int8": ("fp16_int8", lambda: calibrated(small_table(static=False, lstm_layers=1), "int8")),
         "fp16_int8, lstm fp16": ("fp16_int8", lambda: calibrated(small_table(static=False, lstm_layers=1), "fp32")),
         "small int8": ("int8_ptq", lambda: calibrated(small(), "int8")),
+        "small int8, lstm dynamic": ("int8_ptq", lambda: calibrated(small(), "dynamic")),
         "small int8, some kept": ("int8_ptq", lambda: calibrated(small(), "int8", keep_float=KEPT)),
         "folded int8": ("int8_ptq", lambda: calibrated(tabulate(small_model("folded", static=False, lstm_layers=1))[0], "int8")),
         "paper int8": ("int8_qat", lambda: calibrated(tabulate(small_model("paper", static=False, lstm_layers=1))[0], "fp32")),

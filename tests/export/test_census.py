@@ -9,7 +9,7 @@ import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from tests.export.conftest import Make
-from tftq.export.census import Census, Product, StoredWeight, int8_shares, kept_weights, take_census
+from tftq.export.census import Census, Product, StoredWeight, int8_shares, kept_weights, stored_weights, take_census
 from tftq.export.graph import read_metadata
 
 node = helper.make_node
@@ -124,6 +124,15 @@ def test_no_float_weight_is_multiplied_in_an_int8_export(make: Make, name: str, 
     assert len(in_lstm) == 2
     stored_in_float = {tensor.data_type for tensor in in_lstm} == {TensorProto.FLOAT}
     assert (census.int8_weight_share < 0.98) == stored_in_float == (name in ("paper int8", "large int8, lstm fp32"))
+
+
+def test_an_lstm_of_integers_leaves_no_product_of_a_float_weight(make: Make, tmp_path: Path) -> None:
+    made = make("small int8, lstm dynamic")
+    census = take_census(made.path, tmp_path / "optimised.onnx")
+    assert census.integer_products["DynamicQuantizeLSTM"] == 4 and "LSTM" not in census.operators  # two layers, twice
+    assert {product.type for product in census.products if product.weight} == {"INT8"}
+    assert census.int8_weight_share == census.int8_share_outside_lstm == 1.0
+    assert all(weight.lstm for weight in stored_weights(made.path) if weight.name.startswith(("encoder.", "decoder.")))
 
 
 def test_kept_layers_are_named_and_everything_else_is_integer(make: Make, tmp_path: Path) -> None:

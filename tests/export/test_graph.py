@@ -27,7 +27,7 @@ from tftq.quant.prepare import prepared_copy
 from tftq.versions import installed
 
 FLOAT = ["small fp32", "large fp32"]
-INTEGER = ["small int8", "folded int8", "paper int8", "large int8", "large int8, lstm fp32"]
+INTEGER = ["small int8", "small int8, lstm dynamic", "folded int8", "paper int8", "large int8", "large int8, lstm fp32"]
 
 
 def forecast(made: Made, batch: Batch) -> np.ndarray:
@@ -90,9 +90,10 @@ def test_int8_is_at_most_a_step_apart_in_openvino(make: Make, name: str) -> None
     assert np.abs(result - expected).max() <= STEP * np.ptp(expected)
 
 
-def test_a_window_does_not_depend_on_its_batch_or_on_the_number_of_threads(make: Make) -> None:
+@pytest.mark.parametrize("name", ["small int8", "small int8, lstm dynamic"])
+def test_a_window_does_not_depend_on_its_batch_or_on_the_number_of_threads(make: Make, name: str) -> None:
     """Alone, and among 31 outliers; with one thread and with two."""
-    made = make("small int8")
+    made = make(name)
     mates = small_batch(made.model.inputs, 32, times=1000.0)
     window = small_batch(made.model.inputs, 1, seed=3)
     fed = {True: window.inputs, False: [torch.cat([one, many[1:]]) for one, many in zip(window.inputs, mates.inputs, strict=True)]}

@@ -14,14 +14,15 @@ from onnx import TensorProto
 from tftq.export.measure import SEVERITY_ERROR
 from tftq.export.scan import every_graph
 
-INTEGER_PRODUCTS = ("QGemm", "QLinearMatMul", "MatMulInteger", "MatMulIntegerToFloat")
+INTEGER_PRODUCTS = ("QGemm", "QLinearMatMul", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeLSTM")
 FLOAT_PRODUCTS = ("Gemm", "FusedGemm", "MatMul", "FusedMatMul", "MatMulNBits")
 WEIGHT_INPUTS = {
     **dict.fromkeys(("QGemm", "QLinearMatMul"), (3,)),
     **dict.fromkeys(("MatMulInteger", "MatMulIntegerToFloat"), (1,)),
     **dict.fromkeys(FLOAT_PRODUCTS, (0, 1)),
-    "LSTM": (1, 2),
+    **dict.fromkeys(("LSTM", "DynamicQuantizeLSTM"), (1, 2)),
 }
+LSTMS = ("LSTM", "DynamicQuantizeLSTM")
 WHOLE = "network"  # what a half of a streaming pair calls the model
 MIN_FLOAT_WEIGHTS = 16  # of a product; smaller float constants are signs and scales
 
@@ -136,11 +137,11 @@ def stored_weights(path: Path) -> list[StoredWeight]:
     dequantized = {node.output[0]: node.input[0] for node in nodes if node.op_type == "DequantizeLinear"}
     weights = []
     for node in nodes:
-        if node.op_type in ("Gemm", "MatMul", "LSTM"):
+        if node.op_type in ("Gemm", "MatMul", *LSTMS):
             for name in node.input[1:3]:
                 weight = stored.get(dequantized.get(name, name))
                 if weight is not None and len(weight.dims) >= 2:  # a bias has one dimension
-                    int8, lstm = weight.data_type == TensorProto.INT8, node.op_type == "LSTM"
+                    int8, lstm = weight.data_type == TensorProto.INT8, node.op_type in LSTMS
                     weights.append(StoredWeight(weight.name, int8, lstm, int(np.prod(weight.dims))))
     return weights
 

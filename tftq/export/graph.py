@@ -11,9 +11,9 @@ import onnx
 import torch
 from torch import nn
 
+from tftq.export.deploy import compute_by_window, deploy
 from tftq.export.half import deploy_half
 from tftq.export.measure import METADATA_KEY
-from tftq.export.operators import compute_by_window, deploy
 from tftq.export.scan import every_graph, write_scans
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.versions import installed

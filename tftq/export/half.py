@@ -8,10 +8,13 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from tftq.export.operators import DenseTable, FloatLinear, OnnxLstm, constant, dequantized, onnx_operator, replaced, scattered, stored
+from tftq.export.deploy import replaced
+from tftq.export.lstm import OnnxLstm
+from tftq.export.operators import DenseTable, FloatLinear, constant, dequantized, onnx_operator, scattered, stored
 from tftq.model.curves import TableCurves
 from tftq.model.scaling import InputScaling
 from tftq.model.tft import TemporalFusionTransformer
+from tftq.quant.dynamic_lstm import DynamicLstm
 from tftq.quant.fake_quantize import WeightQuantizer
 from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable
 
@@ -76,7 +79,7 @@ class HalfIntegerTable(_IntegerWeight, DenseTable):
 
 
 def deploy_half(model: TemporalFusionTransformer) -> TemporalFusionTransformer:
-    """As `tftq.export.operators.deploy`, for a GPU.
+    """As `tftq.export.deploy.deploy`, for a GPU.
 
     Args:
         model: a float table model, or a prepared and calibrated one, whose weights then stay INT8.
@@ -90,6 +93,7 @@ def deploy_half(model: TemporalFusionTransformer) -> TemporalFusionTransformer:
             FakeQuantizedTable: HalfIntegerTable,
             nn.LSTM: partial(OnnxLstm, dtype=HALF),
             FakeQuantizedLstm: partial(OnnxLstm, dtype=HALF),
+            DynamicLstm: partial(OnnxLstm, dtype=HALF),
         },
     )
     for module in deployed.modules():

@@ -1,12 +1,9 @@
-"""The network as the runtime will compute it: each product written as the ONNX operators that every runtime fuses.
+"""The products as the runtime will compute them: each written as the ONNX operators that every runtime fuses.
 
 These modules are only ever traced by the exporter. The patterns are those that ONNX Runtime's CPU provider turns into
 integer kernels (docs/export.md), and they are standard QDQ, so that other runtimes read them too.
 """
 
-import copy
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,10 +11,8 @@ from torch import Tensor, nn
 
 from tftq.export.scan import each_window
 from tftq.model.curves import TableCurves
-from tftq.model.tft import TemporalFusionTransformer
-from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable, check_ranges
+from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedTable
 from tftq.quant.parameters import INT8, INT32, quantize
-from tftq.quant.prepare import swap_modules
 
 
 def onnx_operator(name: str, inputs: tuple[Tensor | None, ...], shape: tuple[int, ...], dtype: torch.dtype, **attributes: Any) -> Tensor:
@@ -154,125 +149,9 @@ class FloatLinear(nn.Module):
         return (product if self.bias is None else product + self.bias).float()
 
 
-class OnnxLstm(nn.Module):
-    """One ONNX LSTM operator a layer, its weights stored as FP32, FP16 or, behind a dequantizer, INT8.
-
-    Args:
-        lstm: the float module, or the one whose weights are quantized.
-        dtype: what the operator computes in.
-    """
-
-    @torch.no_grad()
-    def __init__(self, lstm: nn.LSTM | FakeQuantizedLstm, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
-        self.dtype = dtype
-        source = lstm.lstm if isinstance(lstm, FakeQuantizedLstm) else lstm
-        self.num_layers, self.hidden_size = source.num_layers, source.hidden_size
-        for layer in range(self.num_layers):
-            for kind in ("ih", "hh"):
-                name = f"weight_{kind}_l{layer}"
-                weight = getattr(source, name)
-                if isinstance(lstm, FakeQuantizedLstm):
-                    scale = lstm.weight_scale(name)
-                    weight = stored(weight, scale[:, None])
-                    self.register_buffer(f"{kind}_scale_{layer}", _gates(scale).to(dtype))
-                    self.register_buffer(f"{kind}_zero_{layer}", torch.zeros_like(scale, dtype=torch.int8))
-                else:
-                    weight = weight.to(dtype)
-                self.register_buffer(f"{kind}_{layer}", _gates(weight)[None])  # [1, 4 * hidden, inputs]
-            biases = [_gates(getattr(source, f"bias_{kind}_l{layer}")) for kind in ("ih", "hh")]
-            self.register_buffer(f"bias_{layer}", torch.cat(biases)[None].to(dtype))  # [1, 8 * hidden]
-
-    def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """As `nn.LSTM` with `batch_first`."""
-        x = x.transpose(0, 1).to(self.dtype)  # [time, batch, hidden]
-        time, batch = x.shape[:2]
-        hiddens, cells = [], []
-        for layer in range(self.num_layers):
-            start: tuple[Tensor | None, ...] = (None, None)
-            if state is not None:
-                start = tuple(part[layer : layer + 1].to(self.dtype) for part in state)
-            operands = (x, self._weight("ih", layer), self._weight("hh", layer), getattr(self, f"bias_{layer}"), None, *start)
-            size = self.hidden_size
-            x, hidden, cell = torch.onnx.ops.symbolic_multi_out(
-                "LSTM",
-                operands,
-                {"hidden_size": size},
-                dtypes=[self.dtype] * 3,
-                shapes=[(time, 1, batch, size), (1, batch, size), (1, batch, size)],
-            )
-            x = x.squeeze(1)
-            hiddens.append(hidden.float())
-            cells.append(cell.float())
-        return x.transpose(0, 1).float(), (torch.cat(hiddens), torch.cat(cells))
-
-    def _weight(self, kind: str, layer: int) -> Tensor:
-        weight = getattr(self, f"{kind}_{layer}")
-        if weight.dtype != torch.int8:
-            return weight
-        return dequantized(weight, getattr(self, f"{kind}_scale_{layer}"), getattr(self, f"{kind}_zero_{layer}"), axis=1)
-
-
-def deploy(model: TemporalFusionTransformer) -> TemporalFusionTransformer:
-    """A copy of a model in the table form, its products replaced by what the runtime computes; only for tracing.
-
-    Args:
-        model: a float table model, or a prepared and calibrated one, which comes out in integers.
-
-    Returns:
-        The copy, in eval mode.
-
-    Raises:
-        QuantizationError: a range was never observed.
-    """
-    return replaced(
-        model,
-        {
-            FakeQuantizedLinear: IntegerLinear,
-            FakeQuantizedTable: IntegerTable,
-            FakeQuantizedLstm: OnnxLstm,
-            TableCurves: partial(DenseTable, dtype=torch.float32),
-            nn.LSTM: OnnxLstm,
-            **({nn.Linear: FloatLinear} if model.kept_float else {}),
-        },
-    )
-
-
-def replaced(model: TemporalFusionTransformer, swaps: dict[type[nn.Module], Callable[..., nn.Module]]) -> TemporalFusionTransformer:
-    """As `deploy`, with any replacements.
-
-    Args:
-        model: in the table form.
-        swaps: type of a module -> what makes its replacement of it.
-    """
-    check_ranges(model)
-    deployed = copy.deepcopy(model).eval().requires_grad_(False)
-    swap_modules(deployed, swaps)
-    return deployed
-
-
-def compute_by_window(deployed: TemporalFusionTransformer) -> None:
-    """Have the tables of what has a time axis computed window after window: memory that hardly grows with the batch.
-
-    Args:
-        deployed: of `deploy`; other forms than the table stay as they are.
-    """
-    inputs = deployed.inputs
-    for selection, rows in ((deployed.history_selection, inputs.lookback), (deployed.future_selection, inputs.horizon)):
-        curves = getattr(selection, "curves", None)
-        if isinstance(curves, DenseTable):
-            curves.window = rows
-
-
 def stored(weight: Tensor, scale: Tensor) -> Tensor:
     """A weight as INT8; the scale broadcasts over it."""
     return quantize(weight, scale, torch.zeros_like(scale, dtype=torch.int32), INT8)
-
-
-def _gates(x: Tensor) -> Tensor:
-    """From torch's order of the gates, input, forget, cell, output, to ONNX's input, output, forget, cell."""
-    input_gate, forget, cell, output = x.chunk(4)
-    return torch.cat([input_gate, output, forget, cell])
 
 
 def constant(x: Tensor) -> nn.Buffer:

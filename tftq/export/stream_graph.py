@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
+from tftq.export.deploy import deploy
 from tftq.export.graph import EXAMPLE_BATCH, describe_model, trace
-from tftq.export.operators import deploy
 from tftq.export.stream import FORECAST_FILE, STEP_FILE
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.recipe.schema import Format

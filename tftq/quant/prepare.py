@@ -13,10 +13,11 @@ from tftq.errors import QuantizationError
 from tftq.model.curves import FoldedCurves, TableCurves
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.model.variable_selection import PaperVariableSelection
+from tftq.quant.dynamic_lstm import DynamicLstm
 from tftq.quant.fake_quantize import quantizers
 from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable
 
-LstmStorage = Literal["fp32", "int8"]
+LstmStorage = Literal["fp32", "int8", "dynamic"]
 Swaps = dict[type[nn.Module], Callable[..., nn.Module]]
 
 
@@ -81,7 +82,8 @@ def prepared_copy(model: TemporalFusionTransformer, *, lstm: LstmStorage, keep_f
 def _swaps(lstm: LstmStorage) -> Swaps:
     """What is quantized, and by what it is replaced."""
     swaps: Swaps = {nn.Linear: FakeQuantizedLinear, TableCurves: FakeQuantizedTable}
-    return {**swaps, nn.LSTM: FakeQuantizedLstm} if lstm == "int8" else swaps
+    lstms: dict[LstmStorage, Callable[..., nn.Module]] = {"int8": FakeQuantizedLstm, "dynamic": DynamicLstm}
+    return {**swaps, nn.LSTM: lstms[lstm]} if lstm in lstms else swaps
 
 
 def _matches(name: str, pattern: str) -> bool:

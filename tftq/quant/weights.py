@@ -7,6 +7,7 @@ from torch import nn
 
 from tftq.model.curves import TableCurves
 from tftq.model.tft import TemporalFusionTransformer
+from tftq.quant.dynamic_lstm import DynamicLstm
 from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable
 from tftq.quant.prepare import swap_modules
 
@@ -21,7 +22,7 @@ def with_rounded_weights(model: TemporalFusionTransformer) -> TemporalFusionTran
         The copy, in the table form and in eval mode.
     """
     rounded = copy.deepcopy(model).eval()  # where quantizers compute as they will be deployed
-    swap_modules(rounded, {FakeQuantizedLinear: _linear, FakeQuantizedTable: _table, FakeQuantizedLstm: _lstm})
+    swap_modules(rounded, {FakeQuantizedLinear: _linear, FakeQuantizedTable: _table, FakeQuantizedLstm: _lstm, DynamicLstm: _lstm})
     return rounded
 
 

@@ -283,7 +283,7 @@ class QuantRecipe(Section):
     calibration_windows: Count = 256
     calibration: Literal["minmax", "moving_average", "percentile", "mse"] = "minmax"  # how a range comes from what was seen
     percentile: Annotated[float, Gt(50), Le(100)] = 99.99  # of calibration percentile: what lies beyond, at each end, is left out
-    lstm: Literal["fp32", "int8"] = "fp32"  # how the LSTM's weights are stored
+    lstm: Literal["fp32", "int8", "dynamic"] = "fp32"  # how the LSTM's weights are stored; dynamic: its products are of integers too
     keep_float: Names = ()  # patterns (fnmatch) of module names: what they match stays in floating point
     sensitivity: Switch = False  # measure what each layer loses by being quantized
     loss_budget: NotNegative | None = None  # of PTQ above FP32, in proportion; keeps the fewest layers in floating point for it

@@ -1,0 +1,68 @@
+"""From a model to the network that is traced: each product as the runtime will compute it."""
+
+import copy
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import nn
+
+from tftq.export.lstm import OnnxDynamicLstm, OnnxLstm
+from tftq.export.operators import DenseTable, FloatLinear, IntegerLinear, IntegerTable
+from tftq.model.curves import TableCurves
+from tftq.model.tft import TemporalFusionTransformer
+from tftq.quant.dynamic_lstm import DynamicLstm
+from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable, check_ranges
+from tftq.quant.prepare import swap_modules
+
+
+def deploy(model: TemporalFusionTransformer) -> TemporalFusionTransformer:
+    """A copy of a model in the table form, its products replaced by what the runtime computes; only for tracing.
+
+    Args:
+        model: a float table model, or a prepared and calibrated one, which comes out in integers.
+
+    Returns:
+        The copy, in eval mode.
+
+    Raises:
+        QuantizationError: a range was never observed.
+    """
+    return replaced(
+        model,
+        {
+            FakeQuantizedLinear: IntegerLinear,
+            FakeQuantizedTable: IntegerTable,
+            FakeQuantizedLstm: OnnxLstm,
+            DynamicLstm: OnnxDynamicLstm,
+            TableCurves: partial(DenseTable, dtype=torch.float32),
+            nn.LSTM: OnnxLstm,
+            **({nn.Linear: FloatLinear} if model.kept_float else {}),
+        },
+    )
+
+
+def replaced(model: TemporalFusionTransformer, swaps: dict[type[nn.Module], Callable[..., nn.Module]]) -> TemporalFusionTransformer:
+    """As `deploy`, with any replacements.
+
+    Args:
+        model: in the table form.
+        swaps: type of a module -> what makes its replacement of it.
+    """
+    check_ranges(model)
+    deployed = copy.deepcopy(model).eval().requires_grad_(False)
+    swap_modules(deployed, swaps)
+    return deployed
+
+
+def compute_by_window(deployed: TemporalFusionTransformer) -> None:
+    """Have the tables of what has a time axis computed window after window: memory that hardly grows with the batch.
+
+    Args:
+        deployed: of `deploy`; other forms than the table stay as they are.
+    """
+    inputs = deployed.inputs
+    for selection, rows in ((deployed.history_selection, inputs.lookback), (deployed.future_selection, inputs.horizon)):
+        curves = getattr(selection, "curves", None)
+        if isinstance(curves, DenseTable):
+            curves.window = rows
