@@ -165,10 +165,14 @@ def test_a_budget_that_is_kept_anyway_costs_two_measurements() -> None:
 
 
 def test_a_budget_that_cannot_be_kept_is_an_error() -> None:
-    with pytest.raises(
-        QuantizationError, match=r"^quant\.loss_budget 0\.05 cannot be kept: with every layer but a in .* still 10\.00% above"
-    ):
+    message = r"^quant\.loss_budget 0\.05 cannot be kept: with every layer but a in .* still 10\.00% above"
+    with pytest.raises(QuantizationError, match=message):
         Losses(additive).measure(0.05)
+    one = Losses(additive)
+    for name in "bcd":
+        del one.model[name]
+    with pytest.raises(QuantizationError, match=message):  # there is nothing else to keep
+        one.measure(0.05)
 
 
 def test_it_survives_json() -> None:

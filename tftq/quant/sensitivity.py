@@ -23,7 +23,7 @@ class LayerSensitivity:
         layer: its name.
         weights: how many it has.
         weight_snr_db: signal to noise of its weights, in dB; None where rounding changes nothing, or they are all zero.
-        input_snr_db: the same of what enters its product; None too where that is not quantized, as of an LSTM.
+        input_snr_db: the same of what enters its product; None too where that has no range of its own, as of an LSTM.
         loss: the model's when this layer alone is quantized.
         effect: that loss above the float model's, in proportion.
     """
@@ -85,14 +85,14 @@ def measure_sensitivity(
         batches: windows to measure signal and noise on, on the model's device; only a few sums of them are kept.
         loss: of the model as it computes when called, on windows that are the same each time.
         windows: how many these are.
-        every_layer: measure each layer even where the budget is kept without; so it is where there is none.
+        every_layer: measure each layer in any case, not only where everything quantized is above the budget.
         budget: the loss allowed above the float model's, in proportion.
 
     Returns:
         The layers and the choice.
 
     Raises:
-        QuantizationError: the budget is not kept with any one layer quantized and all others in floating point.
+        QuantizationError: the budget is not kept even where only the layer with the least effect is quantized.
     """
     assert not model.training
     names = list(quantized_layers(model))
@@ -103,7 +103,7 @@ def measure_sensitivity(
     layers = _measure_layers(model, batches, loss, float_loss) if every_layer or over else ()
     choice: tuple[tuple[str, ...], float] = (), quantized_loss
     if budget is not None and over:
-        choice = _fewest_in_float(model, [layer.layer for layer in layers], loss, float_loss, budget)
+        choice = _fewest_in_float(model, [layer.layer for layer in layers], loss, float_loss, quantized_loss, budget)
     return Sensitivity(windows, float_loss, quantized_loss, layers, budget, *choice)
 
 
@@ -138,7 +138,7 @@ def _measure_layers(
 
 
 def _fewest_in_float(
-    model: nn.Module, ranked: list[str], loss: Callable[[], float], float_loss: float, budget: float
+    model: nn.Module, ranked: list[str], loss: Callable[[], float], float_loss: float, quantized_loss: float, budget: float
 ) -> tuple[tuple[str, ...], float]:
     """The layers with the largest effect, one more at a time until the whole model keeps the budget; then back with those not needed."""
 
@@ -147,7 +147,7 @@ def _fewest_in_float(
             return loss()
 
     kept: list[str] = []
-    reached = math.inf
+    reached = quantized_loss
     for name in ranked[:-1]:  # with the last one too nothing would be quantized
         kept.append(name)
         reached = loss_with(kept)
