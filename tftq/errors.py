@@ -33,6 +33,10 @@ class GateError(TftqError):
     """An exported model that is not exact, integer, ordered or small enough."""
 
 
+class ProviderError(TftqError):
+    """A part of ONNX Runtime that should compute on a GPU and does not work here."""
+
+
 class PredictError(TftqError):
     """A model file that cannot serve, data that it was not made for, or a forecast that is not finite."""
 

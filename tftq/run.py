@@ -36,7 +36,7 @@ from tftq.recipe.schema import Format, Recipe
 from tftq.report.page import write_report
 from tftq.report.text import exported_table, ledger_table, memory_line, planned_line, tables_line, tables_summary, validation_line
 from tftq.train.build import architecture_of, build_model
-from tftq.train.device import choose_device, seed_everything
+from tftq.train.device import choose_device, gpu_uuid, seed_everything
 from tftq.train.loop import Trainer
 from tftq.train.oom import explained
 from tftq.train.plan import Planner, StagePlan
@@ -246,6 +246,7 @@ def _export(job: Job, model: TemporalFusionTransformer, kind: Format) -> Exporte
         job.data.test,
         batch_size=min(recipe.train.batch_size, WINDOWS),
         metadata=_metadata(recipe, job.data.train),
+        gpu=gpu_uuid(job.device),
     )
     job.console.print(f"{kind}: passed the gate, {exported.file_bytes / 1e6:.2f} MB", highlight=False)
     return exported

@@ -13,9 +13,9 @@ from tests.export.stub import OFFSETS, Stub, stub_batch, write_stub
 from tests.model.small import small_model
 from tests.quant.small import small_batch
 from tftq.data.columns import Batch
-from tftq.errors import GateError
+from tftq.errors import GateError, ProviderError
 from tftq.export import gate
-from tftq.export.gate import Check, Proof, cost, prove, table
+from tftq.export.gate import Check, Measured, Proof, cost, measured_on_gpu, prove, table
 from tftq.model.tabulate import tabulate
 from tftq.recipe.schema import Format
 
@@ -40,7 +40,7 @@ def failures(error: pytest.ExceptionInfo[GateError]) -> set[str]:
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without measuring the cost, which starts a process."""
-    monkeypatch.setattr(gate, "cost", lambda path, threads: {"rss_bytes": 1.0})
+    monkeypatch.setattr(gate, "measured", lambda path, threads: Measured({"rss_bytes": 1.0}, {"CPUExecutionProvider": {"Add": 1}}))
 
 
 @pytest.mark.parametrize("integer", [False, True])
@@ -50,6 +50,7 @@ def test_what_is_right_passes_with_a_proof(tmp_path: Path, integer: bool) -> Non
     distances = [name + part for name in (WRITTEN, OPTIMISED, BATCHES) for part in ((NEAREST, FARTHEST) if integer else ("",))]
     assert [check.name for check in proof.checks] == distances + [FINITE, ORDERED] + integer * [FLOAT_LEFT, SHARE]
     assert all(check.passed for check in proof.checks) and proof.max_abs_diff < 1e-5
+    assert proof.nodes["CPUExecutionProvider"]["MatMulIntegerToFloat" if integer else "MatMul"] == 1 and proof.gpu is None
     assert set(proof.cost) == {"load_ms", "latency_ms", "rss_bytes", "process_bytes"} and min(proof.cost.values()) > 0
     assert list(tmp_path.iterdir()) == [path]
     assert proof.as_dict()["census"]["float_weight_products"] == (0 if integer else 1)  # type: ignore[index]
@@ -233,6 +234,24 @@ def test_a_measuring_process_that_fails_fails_the_gate(tmp_path: Path) -> None:
     (tmp_path / "bytes.onnx").write_bytes(b"no model")
     with pytest.raises(GateError, match=r"bytes\.onnx: measuring it in a fresh process failed with exit status 1: (.|\n)*INVALID_PROTOBUF"):
         cost(tmp_path / "bytes.onnx", threads=1)
+
+
+def test_what_is_for_a_gpu_is_measured_there_or_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path("model.onnx")
+    on_cpu = {kind: measured_on_gpu(path, kind, threads=1, gpu=None) for kind in ("fp32", "fp16", "fp16_int8", "int8_ptq")}  # type: ignore[arg-type]
+    skipped = {"skipped": "the run was on the CPU"}
+    assert on_cpu == {"fp32": None, "fp16": skipped, "fp16_int8": skipped, "int8_ptq": None}
+
+    def found(path: Path, *, threads: int, gpu: str) -> Measured:
+        return Measured({"device_bytes": 5}, {"CUDAExecutionProvider": {"Gemm": 2}})
+
+    monkeypatch.setattr(gate, "measured", found)
+    assert measured_on_gpu(path, "int8_qat", threads=1, gpu="GPU-1") is None
+    whole = {"cost": {"device_bytes": 5}, "nodes": {"CUDAExecutionProvider": {"Gemm": 2}}}
+    assert measured_on_gpu(path, "fp32", threads=1, gpu="GPU-1") == measured_on_gpu(path, "fp16", threads=1, gpu="GPU-1") == whole
+    for error in (ProviderError("no cuDNN"), GateError("exit status 1")):
+        monkeypatch.setattr(gate, "measured", lambda *_, error=error, **__: (_ for _ in ()).throw(error))
+        assert measured_on_gpu(path, "fp16", threads=1, gpu="GPU-1") == {"skipped": str(error)}
 
 
 def test_the_table_by_hand() -> None:

@@ -12,13 +12,16 @@ import torch
 
 from tests.export.conftest import METADATA, Make
 from tests.export.stub import OFFSETS, Stub, stub_batch, write_stub
-from tests.quant.small import SmallWindows, small_batch
+from tests.quant.small import SmallWindows, calibrated, small_batch, small_table
 from tftq.data.columns import Batch
 from tftq.errors import GateError
 from tftq.export import publish as module
 from tftq.export.evaluate import evaluate
+from tftq.export.gate import Proof, prove
 from tftq.export.graph import read_metadata
 from tftq.export.publish import Exported, export_model, publish
+from tftq.quant.fake_quantize import quantizers
+from tftq.recipe.schema import Format
 from tftq.train.metrics import Validation
 from tftq.train.precision import Precision
 from tftq.train.validation import metrics_for, validate
@@ -72,20 +75,31 @@ def test_an_export_leaves_a_file_and_what_was_proven_of_it(tmp_path: Path, make:
         assert found["q_risk"] == risks  # type: ignore[index]
 
 
-def test_fp16_is_built_in_half(tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = make("small fp16")
-    halves = []
+@pytest.mark.parametrize("kind", ["fp16", "fp16_int8"])
+def test_what_is_for_a_gpu_is_built_in_half(tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch, kind: Format) -> None:
+    made = make("small fp16" if kind == "fp16" else "fp16_int8")
+    model = made.model if kind == "fp16" else calibrated(small_table(static=False, lstm_layers=1), "int8")
+    halves, held = [], []
 
     def build(model: torch.nn.Module, metadata: dict[str, object], *, half: bool) -> bytes:
         halves.append(half)
         return made.path.read_bytes()
 
+    def proves(part: Path, model: torch.nn.Module, *others: Any, **options: Any) -> Proof:
+        held.append(model)
+        return prove(part, model, *others, **options)
+
     monkeypatch.setattr(module, "build_graph", build)
+    monkeypatch.setattr(module, "prove", proves)
     windows = SmallWindows(small_batch(made.model.inputs, 40))
-    result = export_model(made.model, "fp16", tmp_path, windows, None, batch_size=16, metadata={})  # type: ignore[arg-type]
-    assert result.test is None and "test" not in result.summary()
-    assert halves == [True] and result.path.name == "fp16.onnx"
+    result = export_model(model, kind, tmp_path, windows, None, batch_size=16, metadata={})  # type: ignore[arg-type]
+    summary = result.summary()
+    assert result.test is None and "test" not in summary
+    assert halves == [True] and result.path.name == f"{kind}.onnx"
     assert read_metadata(onnx.load(result.path))["horizon"] == 4
+    assert summary["gpu"] == {"skipped": "the run was on the CPU"} and list(summary["nodes"]) == ["CPUExecutionProvider"]  # type: ignore[call-overload]
+    assert (summary["int8_weight_share"] == 1) == (kind == "fp16_int8")
+    assert not list(quantizers(held[0])), "nothing but weights is rounded in the model that it is held against"
 
 
 @pytest.mark.parametrize(("count", "chosen"), [(1, [0]), (3, [0, 1, 2]), (63, [0, 2, 4, 6]), (3200, [0, 103, 206, 310])])
@@ -94,7 +108,7 @@ def test_the_gate_gets_windows_of_the_whole_time(tmp_path: Path, monkeypatch: py
     windows.history[:, 0, 0] = torch.arange(count)
     got: list[float] = []
 
-    def refuse(part: Path, model: torch.nn.Module, batch: Batch, kind: str, *, threads: int, kept: tuple[str, ...]) -> None:
+    def refuse(part: Path, model: torch.nn.Module, batch: Batch, kind: str, **options: object) -> None:
         got.extend(batch.history[:, 0, 0].tolist())
         raise GateError("seen enough")
 

@@ -1,5 +1,8 @@
 """The checks of check.py on a GPU, and on the CPU those of them that it can do; `pytest -rs` says why some are skipped."""
 
+from pathlib import Path
+
+import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper
@@ -7,10 +10,13 @@ from onnx import TensorProto, helper
 from tests.gpu.agreement import AGREEMENTS, Agreement, exported_as_computed, exported_int8_as_computed, skipped_step_changes_nothing
 from tests.gpu.check import LARGE_BATCH, SHORT_BYTES
 from tests.gpu.reference import REFERENCE, SMALL, RandomWindows
-from tests.gpu.runtime import cuda_session, runtime_row
+from tests.gpu.runtime import computed_on_the_gpu, runtime_row
 from tests.gpu.shortage import shortage_row
 from tests.gpu.training import FIRST_ATTEMPT_MS, TARGET_MS, UPDATES, training_row
-from tftq.errors import PrecisionError
+from tftq.errors import PrecisionError, ProviderError
+from tftq.export.measure import CPU as CPU_PROVIDER
+from tftq.export.measure import CUDA as CUDA_PROVIDER
+from tftq.export.measure import open_session
 from tftq.train.precision import Precision
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -63,22 +69,48 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_does() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device answers")
-@pytest.mark.parametrize("kind", ["fp32", "fp16", "int8_ptq"])
+@pytest.mark.parametrize("kind", ["fp32", "fp16", "fp16_int8", "int8_ptq"])
 def test_exports_in_the_cuda_provider(kind: str) -> None:
-    row = runtime_row(SMALL, kind, CUDA)  # type: ignore[arg-type]
+    row = runtime_row(SMALL, kind, "int8", CUDA)  # type: ignore[arg-type]
     if "skipped" in row:
         pytest.skip(row["skipped"])
-    assert row["distance_of_spread"] < (0.02 if kind == "fp16" else 0.01)
+    assert row["passed"], row
+
+
+def identity() -> onnx.ModelProto:
+    """The smallest model."""
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", value[:1], value[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device answers")
-def test_a_cuda_provider_that_does_not_work_is_not_believed() -> None:
-    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", value[:1], value[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    session, reason = cuda_session(model.SerializeToString())
-    assert session is None
-    assert "CUDA provider" in reason
+def test_a_cuda_provider_that_does_not_work_is_not_believed(tmp_path: Path) -> None:
+    onnx.save(identity(), tmp_path / "model.onnx")
+    with pytest.raises(ProviderError, match="CUDA provider"):
+        open_session(tmp_path / "model.onnx", cuda=True)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "passes"),
+    [
+        ({CUDA_PROVIDER: {"Gemm": 30}}, True),
+        ({CUDA_PROVIDER: {"Gemm": 30, "Shape": 1}, CPU_PROVIDER: {"Concat": 3, "Mul": 2}}, True),
+        ({CUDA_PROVIDER: {"Gemm": 30}, CPU_PROVIDER: {"Asinh": 1}}, False),
+        ({CUDA_PROVIDER: {"Gemm": 30}, CPU_PROVIDER: {"Mul": 20}}, False),
+        ({CUDA_PROVIDER: {"Gemm": 30, "MemcpyToHost": 1}}, False),
+        ({CPU_PROVIDER: {"Mul": 2}}, False),
+    ],
+)
+def test_only_shapes_may_be_computed_elsewhere(nodes: dict[str, dict[str, int]], passes: bool) -> None:
+    assert computed_on_the_gpu(nodes) == passes
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device answers")
+def test_without_a_cuda_provider_the_reason_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.gpu.runtime.build_graph", lambda *_, **__: identity().SerializeToString())
+    row = runtime_row(SMALL, "fp16_int8", "int8", CPU)
+    assert set(row) == {"format", "lstm", "file_bytes", "skipped"} and "CUDA provider" in row["skipped"]
 
 
 def test_an_agreement_that_is_no_number_is_an_error() -> None:

@@ -90,6 +90,32 @@ def test_the_page_tells_every_figure(tmp_path: Path) -> None:
     assert found["git"] == ["commit abc123, dirty yes"] and found["cuda"] == ["none"] and found["torch"] == ["2.13.0"]
 
 
+def test_models_on_a_gpu_are_told_with_what_ran_where(tmp_path: Path) -> None:
+    found = summary()
+    nodes = {"CPUExecutionProvider": {"Mul": 1, "Concat": 3, "Reshape": 3}, "CUDAExecutionProvider": {"Gemm": 30, "Add": 12}}
+    cost = {"latency_ms": 0.75, "device_bytes": 14_200_000, "context_bytes": 300_000_000, "device_bytes_are": "of this process"}
+    found["models"]["fp16"] = {**model(0.4, 2_000_000), "gpu": {"cost": cost, "nodes": nodes}}
+    found["models"]["fp16_int8"] = {**model(0.4, 1_000_000), "gpu": {"skipped": "the run was on the CPU"}}
+    folder = write_folder(tmp_path, found)
+    text, rows = read(folder).text, cells(folder)
+    assert rows["nodes of the graph"] == 4 * ["all 12 on CPU"]
+    assert rows["on the GPU: memory of the session"] == ["–", "–", "14.2 MB", "–"]
+    assert rows["on the GPU: latency, batch 1"] == ["–", "–", "0.75 ms", "–"]
+    assert rows["on the GPU: nodes"][2] == "CUDA 42; CPU 7: Concat × 3, Reshape × 3, Mul"
+    assert "fp16_int8 was not measured on a GPU: the run was on the CPU." in text
+    assert "Memory of fp16 on the GPU is of this process, beside the 300 MB of CUDA itself." in text
+    cost |= {"device_bytes": None, "context_bytes": None, "device_bytes_are": "not told by the driver: MIG"}
+    (folder / "summary.json").write_text(json.dumps(found))
+    assert cells(folder)["on the GPU: memory of the session"][2] == "unknown"
+    assert "Memory of fp16 on the GPU is not told by the driver: MIG." in read(folder).text
+
+
+def test_fp16_int8_is_not_the_headline(tmp_path: Path) -> None:
+    found = summary()
+    found["models"]["fp16_int8"] = model(0.01, 1_000_000)
+    assert "int8_qat: on the validation windows its P50 q-risk is 0.4000" in read(write_folder(tmp_path, found)).text
+
+
 def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
     page = write_report(write_folder(tmp_path, summary())).read_text(encoding="utf-8")
     assert not re.search(r"<script|<link|<img|src=|href=|url\(|@import|http", page)

@@ -6,13 +6,14 @@ import sys
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tftq.data.columns import Batch
-from tftq.errors import GateError
+from tftq.errors import GateError, ProviderError
 from tftq.export.census import Census, take_census
 from tftq.export.measure import feeds, open_session
 from tftq.quant.fake_quantize import unrounded
@@ -46,6 +47,19 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """What a fresh process found of a model's session.
+
+    Attributes:
+        cost: see `tftq.export.measure.measure`.
+        nodes: execution provider -> operator -> nodes of the optimised graph that it computes.
+    """
+
+    cost: dict[str, Any]
+    nodes: dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True)
 class Proof:
     """Everything the gate found out about a model that it let through.
 
@@ -53,20 +67,26 @@ class Proof:
         checks: the properties, all passed.
         max_abs_diff: largest distance from the torch model, in the target's unit, as the runtime optimises the graph.
         census: its products and weights.
-        cost: load_ms, latency_ms, rss_bytes and process_bytes at batch 1 in a fresh process.
+        cost: load_ms, latency_ms, rss_bytes and process_bytes at batch 1 in a fresh process, on the CPU.
+        nodes: which execution provider computes what there: provider -> operator -> nodes.
+        gpu: `Measured` on a GPU as plain types, or `skipped`, the reason why it was not; None where nobody would run it there.
     """
 
     checks: list[Check]
     max_abs_diff: float
     census: Census
-    cost: dict[str, float]
+    cost: dict[str, Any]
+    nodes: dict[str, dict[str, int]]
+    gpu: dict[str, Any] | None = None
 
     def as_dict(self) -> dict[str, object]:
         """Plain types, for `export.json`."""
         return asdict(self)
 
 
-def prove(path: Path, model: nn.Module, batch: Batch, kind: Format, *, threads: int, kept: Collection[str] = ()) -> Proof:
+def prove(
+    path: Path, model: nn.Module, batch: Batch, kind: Format, *, threads: int, kept: Collection[str] = (), gpu: str | None = None
+) -> Proof:
     """Hold an exported model against the torch model it came from.
 
     Args:
@@ -76,6 +96,7 @@ def prove(path: Path, model: nn.Module, batch: Batch, kind: Format, *, threads: 
         kind: which format the file is meant to be.
         threads: threads to measure the latency with.
         kept: the layers that were to stay in floating point where the others are quantized.
+        gpu: the UUID of the GPU at hand, to measure it there too.
 
     Returns:
         The proof.
@@ -108,7 +129,9 @@ def prove(path: Path, model: nn.Module, batch: Batch, kind: Format, *, threads: 
     elif kind == "fp16_int8":
         checks += stored_as_integers(census, kept)
     require(f"{path.name} ({kind})", checks)
-    return Proof(checks, float(np.abs(optimised - expected).max()), census, cost(path, threads=threads))
+    here = measured(path, threads=threads)
+    on_gpu = measured_on_gpu(path, kind, threads=threads, gpu=gpu)
+    return Proof(checks, float(np.abs(optimised - expected).max()), census, here.cost, here.nodes, on_gpu)
 
 
 def soundness(forecasts: np.ndarray) -> list[Check]:
@@ -148,13 +171,52 @@ def run(path: Path, batch: Batch, *, optimise: bool = True) -> np.ndarray:
 
 
 def cost(path: Path, *, threads: int, batch: int = 1) -> dict[str, float]:
-    """What the model's session costs in a fresh process: see `tftq.export.measure.measure`."""
+    """What the model's session costs on the CPU, in a fresh process: see `tftq.export.measure.measure`."""
+    return measured(path, threads=threads, batch=batch).cost
+
+
+def measured(path: Path, *, threads: int, batch: int = 1, gpu: str | None = None) -> Measured:
+    """Run a model in a fresh process.
+
+    Args:
+        path: the model.
+        threads: threads within an operator.
+        batch: windows a run.
+        gpu: the UUID of the first GPU, to run it there; None for the CPU.
+
+    Raises:
+        GateError: the process failed.
+        ProviderError: ONNX Runtime cannot compute on the GPU.
+    """
     command = [sys.executable, "-m", "tftq.export.measure", str(path), "--threads", str(threads), "--batch", str(batch)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command + ([] if gpu is None else ["--gpu", gpu]), capture_output=True, text=True, check=False)
     if done.returncode:
         raise GateError(f"{path.name}: measuring it in a fresh process failed with exit status {done.returncode}: {done.stderr.strip()}")
-    measured: dict[str, float] = json.loads(done.stdout)
-    return measured
+    found: dict[str, Any] = json.loads(done.stdout)
+    if "skipped" in found:
+        raise ProviderError(found["skipped"])
+    return Measured(**found)
+
+
+def measured_on_gpu(path: Path, kind: Format, *, threads: int, gpu: str | None) -> dict[str, Any] | None:
+    """What a session costs on the GPU at hand, or why that is not known: it says nothing against the model, and fails no run.
+
+    Args:
+        path, threads: see `measured`.
+        kind: the format; those that multiply integers are not for a GPU.
+        gpu: its UUID; None where there is none.
+
+    Returns:
+        See `Proof.gpu`.
+    """
+    if is_integer(kind):
+        return None
+    if gpu is None:
+        return {"skipped": "the run was on the CPU"} if is_half(kind) else None
+    try:
+        return asdict(measured(path, threads=threads, gpu=gpu))
+    except (ProviderError, GateError) as error:
+        return {"skipped": str(error)}
 
 
 def table(checks: list[Check]) -> str:

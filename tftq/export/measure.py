@@ -1,32 +1,50 @@
 """What a model's session costs, measured in a process of its own: `python -m tftq.export.measure MODEL [...]`.
 
-Imports nothing but ONNX Runtime, numpy and psutil, so that the figures are the session's.
+Imports nothing but ONNX Runtime, numpy, psutil and NVML, so that the figures are the session's.
 """
 
 import argparse
 import json
 import platform
 import statistics
+import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
 import psutil
+import pynvml
 
+from tftq.errors import ProviderError
+from tftq.memory.nvml import free_bytes_reader, own_bytes_reader
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+CUDA_OPTIONS = {"arena_extend_strategy": "kSameAsRequested"}  # or the arena doubles as it grows, and a session seems as large
+WARM_UP = 3  # runs that are not timed
 METADATA_KEY = "tftq"  # of what a file says of itself
 SEVERITY_ERROR = 3
 
 
-def open_session(path: Path, *, threads: int = 0, optimise: bool = True) -> onnxruntime.InferenceSession:
-    """A session of ONNX Runtime on the CPU.
+def open_session(
+    path: Path, *, threads: int = 0, optimise: bool = True, cuda: bool = False, profile: Path | None = None
+) -> onnxruntime.InferenceSession:
+    """A session of ONNX Runtime, on the CPU unless said otherwise.
 
     Args:
         path: the model.
         threads: threads within an operator; 0 leaves it to the runtime.
         optimise: let the runtime fuse operators; without, it computes the graph as it is written.
+        cuda: compute on the first GPU, by the CUDA provider, and on the CPU only what that has no kernel for.
+        profile: how the name of the file begins that `end_profiling` writes.
+
+    Raises:
+        ProviderError: CUDA is asked for, and this package or machine cannot: the list of providers says nothing of the device.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SEVERITY_ERROR
@@ -35,7 +53,21 @@ def open_session(path: Path, *, threads: int = 0, optimise: bool = True) -> onnx
         options.add_session_config_entry("session.x64quantprecision", "1")
     if not optimise:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    if profile is not None:
+        options.enable_profiling, options.profile_file_prefix = True, str(profile)
+    if not cuda:
+        return onnxruntime.InferenceSession(path, options, providers=[CPU])
+    package = f"onnxruntime {onnxruntime.__version__}"
+    if CUDA not in onnxruntime.get_available_providers():
+        raise ProviderError(f"{package} is built without its CUDA provider; install onnxruntime-gpu")
+    onnxruntime.preload_dlls()  # cuBLAS and cuDNN lie in packages of their own, where the loader does not look
+    session = onnxruntime.InferenceSession(path, options, providers=[(CUDA, CUDA_OPTIONS), CPU])
+    if CUDA not in session.get_providers():
+        raise ProviderError(
+            f"the CUDA provider of {package} does not start here, and it fell back to {', '.join(session.get_providers())}; "
+            "install the versions of CUDA and cuDNN that it names on standard error"
+        )
+    return session
 
 
 def may_saturate(cpu: Path = Path("/proc/cpuinfo")) -> bool:
@@ -53,7 +85,7 @@ def feeds(session: onnxruntime.InferenceSession, inputs: Sequence[Any]) -> dict[
     return {node.name: np.asarray(array, np.float32) for node, array in zip(session.get_inputs(), inputs, strict=True)}
 
 
-def measure(path: Path, *, batch: int, threads: int, repeats: int) -> dict[str, float]:
+def measure(path: Path, *, batch: int, threads: int, repeats: int, gpu: str | None = None) -> dict[str, Any]:
     """Load a model and run it on zeros.
 
     Args:
@@ -61,39 +93,99 @@ def measure(path: Path, *, batch: int, threads: int, repeats: int) -> dict[str, 
         batch: windows a run.
         threads: threads within an operator.
         repeats: timed runs, after three that are not.
+        gpu: the UUID of the first GPU, to run there; None for the CPU.
 
     Returns:
-        load_ms, latency_ms (median), rss_bytes (growth of the process by the session and its runs) and process_bytes (all of it).
+        load_ms, latency_ms (median; copies from and to the host included), rss_bytes (growth of the process by the session and its runs)
+        and process_bytes (all of it). On a GPU also device_bytes, what the session and its runs occupy there, context_bytes, what CUDA
+        itself does, both None where the driver does not tell, and device_bytes_are, how they were read.
+
+    Raises:
+        ProviderError: there is no GPU that ONNX Runtime can compute on.
     """
+    occupied, read_as = (None, "") if gpu is None else _start_cuda(path, gpu)
+    context = None if occupied is None else occupied()
     process = psutil.Process()
     before = process.memory_info().rss
     start = time.perf_counter()
-    session = open_session(path, threads=threads)
+    session = open_session(path, threads=threads, cuda=gpu is not None)
     load = time.perf_counter() - start
-    zeros = feeds(session, [np.zeros([batch, *node.shape[1:]]) for node in session.get_inputs()])
+    fed = _zeros(session, batch)
     seconds = []
-    for _ in range(3 + repeats):
+    for _ in range(WARM_UP + repeats):
         start = time.perf_counter()
-        session.run(None, zeros)
+        session.run(None, fed)
         seconds.append(time.perf_counter() - start)
     after = process.memory_info().rss
+    on_device: dict[str, Any] = {}
+    if occupied is not None:
+        now = occupied()
+        grown = None if now is None or context is None else now - context
+        on_device = {"device_bytes": grown, "context_bytes": context, "device_bytes_are": read_as}
     return {
         "load_ms": 1e3 * load,
-        "latency_ms": 1e3 * statistics.median(seconds[3:]),
+        "latency_ms": 1e3 * statistics.median(seconds[WARM_UP:]),
         "rss_bytes": after - before,
         "process_bytes": after,
+        **on_device,
     }
 
 
+def nodes(path: Path, *, threads: int, cuda: bool = False) -> dict[str, dict[str, int]]:
+    """Which provider computes what of the optimised graph: provider -> operator -> nodes; those of a loop's body once.
+
+    Args: as of `open_session`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        session = open_session(path, threads=threads, cuda=cuda, profile=Path(folder) / "profile")
+        session.run(None, _zeros(session, 1))  # one window: a loop over windows runs once
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            found[event["args"]["provider"]][event["args"]["op_name"]] += 1
+    return {provider: dict(sorted(counts.items())) for provider, counts in sorted(found.items())}
+
+
+def _start_cuda(path: Path, gpu: str) -> tuple[Callable[[], int | None], str]:
+    """Start CUDA, whose context stays when the session goes, and find out how to read what this process occupies of a GPU.
+
+    Returns:
+        What reads the bytes, None where the driver tells none, and in words how it reads them.
+    """
+    try:
+        own, free = own_bytes_reader(gpu), free_bytes_reader(gpu)
+    except pynvml.NVMLError as error:
+        open_session(path, cuda=True)
+        return lambda: None, f"not told by the driver: {error}"
+    untouched = free()
+    open_session(path, cuda=True)
+    if own() is None:
+        return lambda: untouched - free(), "of all processes"
+    return own, "of this process"
+
+
+def _zeros(session: onnxruntime.InferenceSession, batch: int) -> dict[str, np.ndarray]:
+    return feeds(session, [np.zeros([batch, *node.shape[1:]]) for node in session.get_inputs()])
+
+
 def main() -> None:
-    """Print the measurement as one JSON document."""
+    """Print the measurement as one JSON document: cost and nodes, or the reason why it was skipped."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=20)
-    arguments = parser.parse_args()
-    print(json.dumps(measure(arguments.model, batch=arguments.batch, threads=arguments.threads, repeats=arguments.repeats)))
+    parser.add_argument("--gpu", help="the UUID of the first GPU, to measure there")
+    chosen = parser.parse_args()
+    found: dict[str, Any]
+    try:
+        with redirect_stdout(sys.stderr):  # where a provider does not start, the runtime says so
+            cost = measure(chosen.model, batch=chosen.batch, threads=chosen.threads, repeats=chosen.repeats, gpu=chosen.gpu)
+            found = {"cost": cost, "nodes": nodes(chosen.model, threads=chosen.threads, cuda=chosen.gpu is not None)}
+    except ProviderError as error:
+        found = {"skipped": str(error)}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

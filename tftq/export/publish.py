@@ -63,6 +63,8 @@ class Exported:
             "load_ms": cost["load_ms"],
             "int8_weight_share": self.proof.census.int8_weight_share,
             "kept_float": list(self.proof.census.kept_float),
+            "nodes": self.proof.nodes,
+            **({} if self.proof.gpu is None else {"gpu": self.proof.gpu}),
         }
 
 
@@ -75,6 +77,7 @@ def export_model(
     *,
     batch_size: int,
     metadata: Mapping[str, object],
+    gpu: str | None = None,
 ) -> Exported:
     """Write `<folder>/<kind>.onnx` and what was proven of it, or nothing.
 
@@ -86,6 +89,7 @@ def export_model(
         test: further windows to measure it with, where there are any.
         batch_size: windows a run.
         metadata: what to note in the file.
+        gpu: the UUID of the GPU at hand, to measure there too what is for one.
 
     Raises:
         GateError: the model is not what it should be; no file with its name is left.
@@ -97,7 +101,7 @@ def export_model(
     with written_whole(path) as part:
         part.write_bytes(build_graph(model, {**metadata, "format": kind, "target": validation.target_unit}, half=is_half(kind)))
         computes = with_rounded_weights(model) if kind == "fp16_int8" else model
-        proof = prove(part, computes, _some(validation), kind, threads=MEASURED_THREADS, kept=model.kept_float)
+        proof = prove(part, computes, _some(validation), kind, threads=MEASURED_THREADS, kept=model.kept_float, gpu=gpu)
         quality = evaluate(part, validation, metrics_for(model), batch_size=batch_size)
         tested = None if test is None else evaluate(part, test, metrics_for(model), batch_size=batch_size)
     with written_whole(proven) as part:

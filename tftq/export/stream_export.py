@@ -14,8 +14,8 @@ from tftq.data.columns import Batch
 from tftq.data.windows import Windows
 from tftq.export.census import Census, int8_shares, kept_weights, stored_weights, take_census
 from tftq.export.evaluate import evaluate_forecasts
-from tftq.export.gate import BATCH_INVARIANCE, Proof, cost, distances, integrity, moved_by_ties, require, soundness
-from tftq.export.measure import feeds, open_session
+from tftq.export.gate import BATCH_INVARIANCE, Proof, distances, integrity, measured, moved_by_ties, require, soundness
+from tftq.export.measure import CPU, feeds, open_session
 from tftq.export.publish import MEASURED_THREADS, Exported
 from tftq.export.stream import FORECAST_FILE, STEP_FILE, Stream
 from tftq.export.stream_graph import build_pair
@@ -161,9 +161,11 @@ def _prove(
         *(integrity(census, model.kept_float) if integer else []),
     ]
     require(f"the streaming pair of {weights}", checks)
-    costs = [cost(path, threads=MEASURED_THREADS) for path in pair]
-    total = {name: sum(found[name] for found in costs) for name in ("load_ms", "latency_ms", "rss_bytes")}
-    return Proof(checks, float(np.abs(replayed[:batch_size] - in_torch).max()), census, total)
+    halves = [measured(path, threads=MEASURED_THREADS) for path in pair]
+    total = {name: sum(half.cost[name] for half in halves) for name in ("load_ms", "latency_ms", "rss_bytes")}
+    counted = sum((Counter(half.nodes[CPU]) for half in halves), Counter[str]())
+    nodes = {CPU: dict(sorted(counted.items()))}
+    return Proof(checks, float(np.abs(replayed[:batch_size] - in_torch).max()), census, total, nodes)
 
 
 def _stretches(windows: Windows) -> Batch:

@@ -5,6 +5,7 @@ from typing import Any
 
 from tftq.report.facts import Facts
 from tftq.report.html import Html, join, section, table, tag
+from tftq.report.nodes import nodes_in_words
 from tftq.report.svg import line_chart
 from tftq.report.verdict import MB, naive_risk
 
@@ -42,10 +43,45 @@ def models(facts: Facts) -> Html:
         row("INT8 share of weights", "int8_weight_share", lambda share: f"{share:.1%}"),
         *([row("layers kept in floating point", "kept_float", lambda names: str(len(names)))] if any(map(_kept, found.values())) else []),
         row("largest difference from torch", "max_abs_diff", lambda size: f"{size:.2g}"),
+        row("nodes of the graph", "nodes", nodes_in_words),
+        *_on_gpu(found),
     ]
     shares = f"Percentages below a figure are of {next(iter(found))}'s. The difference from torch is in the target's unit."
-    notes = " ".join([Q_RISK, shares, SELECTED, *([STREAM] if "stream" in found else [])])
+    notes = " ".join([Q_RISK, shares, SELECTED, *([STREAM] if "stream" in found else []), *_gpu_notes(found)])
     return section("Exported models", table(["", *found], rows), tag("p", notes, class_="soft"), _by_step(found))
+
+
+def _on_gpu(found: dict[str, Any]) -> list[list[object]]:
+    """Rows of what the models cost on a GPU, where any of them was measured there."""
+    measured = {kind: model["gpu"] for kind, model in found.items() if "cost" in model.get("gpu", {})}
+    if not measured:
+        return []
+
+    def row(name: str, form: Callable[[dict[str, Any]], str]) -> list[object]:
+        return [f"on the GPU: {name}", *(form(measured[kind]) if kind in measured else "–" for kind in found)]
+
+    def memory(gpu: dict[str, Any]) -> str:
+        size = gpu["cost"]["device_bytes"]
+        return "unknown" if size is None else f"{size / MB:.1f} MB"
+
+    return [
+        row("memory of the session", memory),
+        row("latency, batch 1", lambda gpu: f"{gpu['cost']['latency_ms']:.2f} ms"),
+        row("nodes", lambda gpu: nodes_in_words(gpu["nodes"])),
+    ]
+
+
+def _gpu_notes(found: dict[str, Any]) -> list[str]:
+    """How memory on the GPU was read, and why models that are for one were not measured there."""
+    notes = []
+    for kind, gpu in ((kind, model["gpu"]) for kind, model in found.items() if "gpu" in model):
+        if "skipped" in gpu:
+            notes.append(f"{kind} was not measured on a GPU: {gpu['skipped']}.")
+        else:
+            context = gpu["cost"]["context_bytes"]
+            own = "" if context is None else f", beside the {context / MB:.0f} MB of CUDA itself"
+            notes.append(f"Memory of {kind} on the GPU is {gpu['cost']['device_bytes_are']}{own}.")
+    return notes
 
 
 def _by_step(found: dict[str, Any]) -> Html:

@@ -1,6 +1,7 @@
 """What a run prints: a line or a table for each thing a person wants to know."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -111,6 +112,7 @@ def exported_table(exported: Mapping[Format, Exported], naive: float) -> Table:
     table.add_column("")
     rows: dict[str, list[str]] = {}
     any_kept = any(model.proof.census.kept_float for model in exported.values())
+    any_gpu = any(model.proof.gpu for model in exported.values())
     for kind, model in exported.items():
         table.add_column(kind, justify="right")
         cost, census, quality = model.proof.cost, model.proof.census, model.quality
@@ -123,6 +125,7 @@ def exported_table(exported: Mapping[Format, Exported], naive: float) -> Table:
             "quantile loss": f"{quality.loss:.5f}",
             "integer products": str(sum(census.integer_products.values())),
             "weights in INT8": f"{census.int8_weight_share:.0%}",
+            **({"on a GPU": _on_gpu(model.proof.gpu)} if any_gpu else {}),
             **({"layers kept in float": str(len(census.kept_float))} if any_kept else {}),
         }
         for name, value in entries.items():
@@ -130,3 +133,13 @@ def exported_table(exported: Mapping[Format, Exported], naive: float) -> Table:
     for name, values in rows.items():
         table.add_row(name, *values)
     return table
+
+
+def _on_gpu(found: dict[str, Any] | None) -> str:
+    """What a session costs on a GPU; the report says why where it was not measured."""
+    if found is None:
+        return "–"
+    if "skipped" in found:
+        return "not measured"
+    size, latency = found["cost"]["device_bytes"], found["cost"]["latency_ms"]
+    return f"{latency:.2f} ms" if size is None else f"{size / 1e6:.0f} MB, {latency:.2f} ms"

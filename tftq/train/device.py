@@ -22,6 +22,11 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def gpu_uuid(device: torch.device) -> str | None:
+    """What a GPU is called by its driver; None for a CPU."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
+
+
 def seed_everything(seed: int) -> None:
     """Seed every random generator that a run draws from."""
     random.seed(seed)
