@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,6 +16,7 @@ from tftq.data.load import load_datasets
 from tftq.errors import PlanError, QuantizationError, RunFolderError
 from tftq.export.measure import feeds, open_session
 from tftq.model.size import parameter_count
+from tftq.quant.fake_quantize import quantizers
 from tftq.quant.schedule import QatSchedule
 from tftq.recipe.loading import load_recipe
 from tftq.run import main
@@ -246,3 +248,25 @@ def test_a_streaming_pair_lies_beside_the_model_in_one_piece(do_run: Callable[..
     assert "stream, of fp32: passed the gate" in made.printed
     report = (made.folder / "report.html").read_text(encoding="utf-8")
     assert "stream is two files" in report and "distance from the one-piece model, bar by bar" in report
+
+
+def test_int8_weights_for_a_gpu_are_those_of_the_integer_model(
+    do_run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stages alone: nothing is trained or built."""
+    made: dict[str, torch.nn.Module] = {}
+
+    def record(model: torch.nn.Module, kind: str, *_: object, gpu: str | None, **__: object) -> SimpleNamespace:
+        made[kind] = model
+        assert gpu is None, "there is none on the CPU"
+        return SimpleNamespace(file_bytes=0, summary=dict)
+
+    monkeypatch.setattr(tftq.run, "export_model", record)
+    monkeypatch.setattr(tftq.run, "_train", lambda *_: {"batch_size": 32})
+    monkeypatch.setattr(tftq.run, "_memory", lambda *_: {})
+    for name in ("write_report", "exported_table"):
+        monkeypatch.setattr(tftq.run, name, lambda *_: "")
+    changes = ("device=cpu", "quant.method=ptq", "quant.qat=null", "quant.calibration_windows=32", "model.hidden=8")
+    run = do_run("structured_qat.yaml", tmp_path / "run", *changes, "export.formats=[fp16_int8, fp16, int8_ptq]")
+    assert list(run.summary["models"]) == ["fp16", "int8_ptq", "fp16_int8"]
+    assert made["fp16_int8"] is made["int8_ptq"] and list(quantizers(made["fp16_int8"])) and not list(quantizers(made["fp16"]))
