@@ -1,6 +1,7 @@
 """One table of inputs: every column with its role; data, model, export and calibration all derive from it."""
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -26,11 +27,19 @@ class Column:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the model sees: the columns in their order and the shape of a window."""
+    """What the model sees: the columns in their order and the shape of a window.
+
+    Args:
+        columns: every column of the data.
+        lookback: rows of the history.
+        horizon: steps that are forecast.
+        left_out: columns that the history input is without; known ones stay in the future input.
+    """
 
     columns: tuple[Column, ...]
     lookback: int
     horizon: int
+    left_out: tuple[str, ...] = ()
 
     def _of(self, role: Role) -> tuple[Column, ...]:
         return tuple(column for column in self.columns if column.role == role)
@@ -41,14 +50,36 @@ class Inputs:
         return self._of("static")
 
     @property
-    def history(self) -> tuple[Column, ...]:
-        """The columns of the history input: the observed ones, then the known ones."""
+    def temporal(self) -> tuple[Column, ...]:
+        """The columns of a row of data: the observed ones, then the known ones."""
         return self._of("observed") + self._of("known")
+
+    @property
+    def first_known(self) -> int:
+        """Where in a row of data the known columns begin."""
+        return len(self._of("observed"))
+
+    @property
+    def history_places(self) -> list[int]:
+        """Where in a row of data the columns of the history input lie."""
+        gone = set(self.left_out)
+        return [place for place, column in enumerate(self.temporal) if column.name not in gone]
+
+    @property
+    def history(self) -> tuple[Column, ...]:
+        """The columns of the history input: those of a row but for `left_out`."""
+        temporal = self.temporal
+        return tuple(temporal[place] for place in self.history_places)
 
     @property
     def future(self) -> tuple[Column, ...]:
         """The columns of the future input: the known ones."""
         return self._of("known")
+
+    def without(self, names: Collection[str]) -> "Inputs":
+        """The same, the history input without some columns more."""
+        gone = {*self.left_out, *names}
+        return replace(self, left_out=tuple(column.name for column in self.temporal if column.name in gone))
 
     def shapes(self, batch: int) -> dict[str, tuple[int, ...]]:
         """The shape of each model input, by name and in order; `static` only where there is one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +18,7 @@ from tftq.data.files import duration, iso, wall_clock
 from tftq.data.latest import NotStreamedError, newest_rows
 from tftq.data.source import Source
 from tftq.data.table import read_table
-from tftq.data.windows import LogReturn, Target
+from tftq.data.windows import LogReturn, Target, history_rows
 from tftq.errors import DataError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class History:
     Args:
         recipe: how the columns are made.
         inputs: the columns and the shape of a window.
-        rows: float32 [rows, history columns], raw.
+        rows: float32 [rows, columns of a row], raw.
         times: int64 nanoseconds UTC [rows].
         last: int64 [windows], increasing: the row of each window's last history row.
         ahead: int64 [windows]: rows that follow it without a break.
@@ -82,15 +83,19 @@ class History:
             float32 [batch, lookback, history columns] and [batch, horizon, known columns].
         """
         last = self.last[indices]
-        history = self.rows[last[:, None] + torch.arange(1 - self.inputs.lookback, 1)]  # [batch, lookback, history columns]
+        past = last[:, None] + torch.arange(1 - self.inputs.lookback, 1)  # [batch, lookback]
+        history = history_rows(self.rows, past, self.inputs)
         times = self.target_times(indices)
         clock = torch.from_numpy(_clock(self.recipe, times.reshape(-1)).astype(np.float32))
         future = clock.reshape(*times.shape, clock.shape[1])  # [batch, horizon, clock columns]
         if self.recipe.kind == "table" and self.recipe.known:
-            observed = len(self.inputs.history) - len(self.inputs.future)
-            given = self.rows[:, observed : observed + len(self.recipe.known)]
+            given = self.rows[:, self.inputs.first_known :][:, : len(self.recipe.known)]
             future = torch.cat([given[last[:, None] + torch.arange(1, self.inputs.horizon + 1)], future], dim=-1)
         return history, future
+
+    def without(self, names: Collection[str]) -> History:
+        """The same windows, their history without some columns."""
+        return replace(self, inputs=self.inputs.without(names))
 
     def outcome(self, indices: Tensor) -> Outcome:
         """What came of windows, and the baseline's forecast of it."""
@@ -166,7 +171,7 @@ def _read(recipe: BarsRecipe | TableRecipe) -> Source:
 def _refuse_missing(source: Source, absent: Tensor) -> None:
     faults = [
         f"column {column.name!r}: {int(missing.sum())} missing, first at {iso(int(source.times[missing.nonzero()[0, 0]]))}"
-        for column, missing in zip(source.inputs.history, absent.T, strict=True)
+        for column, missing in zip(source.inputs.temporal, absent.T, strict=True)
         if missing.any()
     ]
     if faults:
@@ -226,9 +231,9 @@ def _check_step(source: Source, recipe: BarsRecipe | TableRecipe, step: int) -> 
 
 def _known(source: Source, recipe: TableRecipe) -> tuple[tuple[Column, ...], Tensor]:
     """The table's own known columns, and whether each of their values is there [rows, columns]."""
-    first = len(source.inputs.history) - len(source.inputs.future)
+    first = source.inputs.first_known
     columns = slice(first, first + len(recipe.known))
-    return source.inputs.history[columns], source.rows[:, columns].isfinite()
+    return source.inputs.temporal[columns], source.rows[:, columns].isfinite()
 
 
 def _rows_known_ahead(source: Source, recipe: TableRecipe, step: int) -> Tensor:

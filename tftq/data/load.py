@@ -46,7 +46,7 @@ def load_datasets(recipe: BarsRecipe | TableRecipe) -> Datasets:
     for part in parts:
         _check_finite(part)
     # Of the rows that a training window touches, none is a target in another part.
-    history, constant = fit_columns(source.inputs.history, (rows.numpy() for _, rows in train.row_blocks()))
+    history, constant = fit_columns(source.inputs.temporal, (rows.numpy() for _, rows in train.row_blocks()))
     target_scaling, flat = _fit_target(train)
     notes = [*source.notes, *constant, *flat, *map(_range, parts), *_unseasonal(parts[1:])]
     if split.purged:
@@ -70,7 +70,7 @@ def _check_finite(part: Windows) -> None:
         bad = torch.nonzero(~values.isfinite())  # [found, (row, column)], in the order of the rows
         if len(bad) and not first:
             row, column = bad[0].tolist()
-            first = f"feature {part.inputs.history[column].name!r} is not finite at {iso(int(part.times[rows[row]]))}"
+            first = f"feature {part.inputs.temporal[column].name!r} is not finite at {iso(int(part.times[rows[row]]))}"
         count += len(bad[:, 0].unique())
     if count:
         raise DataError(f"{first}, in {count} rows in all; look at the values there")

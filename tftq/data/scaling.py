@@ -1,7 +1,7 @@
 """Scalings: how raw columns and targets become numbers of size one; fitted on the training part, applied inside the graph."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
@@ -29,10 +29,14 @@ class ColumnScaling:
     low: np.ndarray
     high: np.ndarray
 
+    def at(self, places: Sequence[int]) -> "ColumnScaling":
+        """The scalings of the columns at some places, in that order."""
+        return ColumnScaling(*(getattr(self, field.name)[list(places)] for field in fields(self)))
+
 
 @dataclass(frozen=True)
 class Scaling:
-    """The scalings of the history columns, whose last ones are the future columns too, and of the static ones."""
+    """The scalings of the columns of a row of data, `history`, whether or not the history input has them all; and of the static ones."""
 
     history: ColumnScaling
     static: ColumnScaling | None

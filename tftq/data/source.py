@@ -21,7 +21,7 @@ class Source:
 
     Args:
         inputs: the columns and the shape of a window.
-        rows: float32 [rows, history columns], raw.
+        rows: float32 [rows, columns of a row], raw.
         times: int64 nanoseconds UTC [rows].
         starts: int64 [windows], the row of each window's first history bar.
         target: what to forecast.

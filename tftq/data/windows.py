@@ -1,7 +1,7 @@
 """Windows: lazy views into one array of rows; nothing is materialised beyond the batch at hand."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -16,6 +16,20 @@ BLOCK = 1024  # rows or windows looked at at a time where all of them must be
 
 def nothing_to_release() -> None:
     """What there is to let go of where rows lie in memory of their own."""
+
+
+def history_rows(rows: Tensor, which: Tensor, inputs: Inputs) -> Tensor:
+    """The columns of the history input in some rows.
+
+    Args:
+        rows: [rows, columns of a row].
+        which: int64, of any shape.
+        inputs: the columns.
+
+    Returns:
+        [*which, history columns].
+    """
+    return rows[which[..., None], torch.tensor(inputs.history_places)] if inputs.left_out else rows[which]
 
 
 class Target(Protocol):
@@ -97,7 +111,7 @@ class Windows:
     Args:
         name: train, validation or test.
         inputs: the columns and the shape of a window.
-        rows: float32 [rows, history columns], raw, contiguous; shared by all parts.
+        rows: float32 [rows, columns of a row], raw, contiguous; shared by all parts.
         times: int64 [rows], nanoseconds UTC; shared by all parts.
         starts: int64 [windows], the row of each window's first history bar.
         target: what to forecast.
@@ -114,7 +128,7 @@ class Windows:
         target: Target,
         release: Callable[[], None] = nothing_to_release,
     ) -> None:
-        assert rows.is_contiguous() and rows.dtype == torch.float32 and rows.shape[1] == len(inputs.history)
+        assert rows.is_contiguous() and rows.dtype == torch.float32 and rows.shape[1] == len(inputs.temporal)
         self.name = name
         self.inputs = inputs
         self.rows = rows
@@ -142,9 +156,9 @@ class Windows:
         """
         last = self.last_rows(indices)
         lookback, horizon = self.inputs.lookback, self.inputs.horizon
-        history = self.rows[last[:, None] + torch.arange(1 - lookback, 1)]  # [batch, lookback, history columns]
-        observed = len(self.inputs.history) - len(self.inputs.future)
-        future = self.rows[:, observed:][_ahead(last, horizon)]  # [batch, horizon, known columns]
+        past = last[:, None] + torch.arange(1 - lookback, 1)  # [batch, lookback]
+        history = history_rows(self.rows, past, self.inputs)
+        future = self.rows[:, self.inputs.first_known :][_ahead(last, horizon)]  # [batch, horizon, known columns]
         target = self.target.values(last, horizon)
         self._release()
         return Batch(history, future, None, target)
@@ -153,8 +167,13 @@ class Windows:
         """A part of the windows, as windows of their own: those at `indices`, in that order."""
         return Windows(self.name, self.inputs, self.rows, self.times, self.starts[indices], self.target, self._release)
 
+    def without(self, names: Collection[str]) -> "Windows":
+        """The same windows, of the same rows, their history without some columns."""
+        inputs = self.inputs.without(names)
+        return Windows(self.name, inputs, self.rows, self.times, self.starts, self.target, self._release)
+
     def row_blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every row that a window touches, some at a time: which, int64 [n], and their values, float32 [n, history columns]."""
+        """Every row that a window touches, some at a time: which, int64 [n], and their values, float32 [n, columns of a row]."""
         touched = self.touched()
         for start in range(0, len(touched), BLOCK):
             rows = start + torch.nonzero(touched[start : start + BLOCK]).flatten()
@@ -185,8 +204,8 @@ class Windows:
         return self.target.close[self.last_rows(indices)]
 
     def fingerprint(self) -> str:
-        """SHA-256 (hexadecimal) of every value and time that the windows can show, and of where they start."""
-        digest = hashlib.sha256()
+        """SHA-256 (hexadecimal) of every value and time of the rows, of where the windows start, and of what their history is without."""
+        digest = hashlib.sha256("\n".join(self.inputs.left_out).encode())
         for tensor in (self.rows, self.times, self.starts):
             for block in tensor.split(BLOCK):
                 digest.update(block.numpy().data)
@@ -221,6 +240,11 @@ class Datasets(NamedTuple):
     scaling: Scaling
     target_scaling: TargetScaling
     notes: list[str]
+
+    def without(self, names: Collection[str]) -> "Datasets":
+        """The same data, the history of its windows without some columns."""
+        test = None if self.test is None else self.test.without(names)
+        return self._replace(train=self.train.without(names), validation=self.validation.without(names), test=test)
 
 
 def _ahead(last: Tensor, horizon: int) -> Tensor:

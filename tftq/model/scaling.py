@@ -31,11 +31,10 @@ class InputScaling(nn.Module):
             self.register_buffer(name, torch.as_tensor(getattr(scaling, name)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Args: x [..., columns] raw; the last columns suffice (the known ones over the horizon). Returns: the same shape, scaled."""
-        last = slice(self.center.shape[0] - x.shape[-1], None)
-        z = (x - self.center[last]) / self.scale[last]
-        z = torch.where(self.tailed[last], self.asinh(z), z)
-        return torch.minimum(torch.maximum(z, self.low[last]), self.high[last])
+        """Args: x [..., columns] raw. Returns: the same shape, scaled."""
+        z = (x - self.center) / self.scale
+        z = torch.where(self.tailed, self.asinh(z), z)
+        return torch.minimum(torch.maximum(z, self.low), self.high)
 
 
 class TargetUnscaling(nn.Module):

@@ -1,5 +1,6 @@
 """The Temporal Fusion Transformer (Lim et al. 2019, arXiv 1912.09363, figure 2)."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -56,7 +57,8 @@ class TemporalFusionTransformer(nn.Module):
         hidden, dropout, layers = architecture.hidden, architecture.dropout, architecture.lstm_layers
         folded = architecture.form != "paper"
         context = hidden if inputs.static else 0
-        self.history_scaling = InputScaling(scaling.history)
+        self.history_scaling = InputScaling(scaling.history.at(inputs.history_places))
+        self.future_scaling = InputScaling(scaling.history.at(range(inputs.first_known, len(inputs.temporal))))
         self.target_unscaling = TargetUnscaling(target_scaling)
 
         self.static_scaling = self.static_selection = None
@@ -85,6 +87,11 @@ class TemporalFusionTransformer(nn.Module):
     def like(cls, model: "TemporalFusionTransformer", architecture: Architecture) -> "TemporalFusionTransformer":
         """A new model of the same inputs and scalings in another architecture."""
         return cls(model.inputs, *model._scalings, architecture)
+
+    @classmethod
+    def without(cls, model: "TemporalFusionTransformer", names: Collection[str]) -> "TemporalFusionTransformer":
+        """A new model of the same scalings and architecture, its history input without some columns."""
+        return cls(model.inputs.without(names), *model._scalings, model.architecture)
 
     @property
     def quantiles(self) -> tuple[float, ...]:
@@ -124,6 +131,10 @@ class TemporalFusionTransformer(nn.Module):
         selected: Tensor = self.history_selection(self.history_scaling(history), _over_time(context, "selection"))
         return selected
 
+    def selection_weights(self, history: Tensor, context: dict[str, Tensor]) -> Tensor:
+        """How much each history column counts at each raw history row [batch, lookback, history columns]; a row's sum is 1."""
+        return self.history_selection.weights(self.history_scaling(history), _over_time(context, "selection"))
+
     def forecast(self, past: Tensor, future: Tensor, context: dict[str, Tensor]) -> Tensor:
         """Forecast from what variable selection made of the history.
 
@@ -135,7 +146,7 @@ class TemporalFusionTransformer(nn.Module):
         Returns:
             [batch, horizon, quantiles] in the target's unit, ascending.
         """
-        ahead = self.future_selection(self.history_scaling(future), _over_time(context, "selection"))  # [batch, horizon, hidden]
+        ahead = self.future_selection(self.future_scaling(future), _over_time(context, "selection"))  # [batch, horizon, hidden]
 
         # Locality enhancement
         encoded, state = recompute(self.encoder, past, self._initial_state(context))
@@ -157,10 +168,9 @@ class TemporalFusionTransformer(nn.Module):
 
     def ranges(self, part: InputName) -> tuple[Tensor, Tensor]:
         """The lowest and the highest scaled value of each variable of one input [variables], the real variables first."""
-        scaling = self.static_scaling if part == "static" else self.history_scaling
+        scaling = {"static": self.static_scaling, "history": self.history_scaling, "future": self.future_scaling}[part]
         assert scaling is not None
-        columns = self._columns(part)
-        order = torch.tensor(real_first(columns), device=scaling.low.device) + (len(scaling.low) - len(columns))
+        order = torch.tensor(real_first(self._columns(part)), device=scaling.low.device)
         return scaling.low[order], scaling.high[order]
 
     def _columns(self, part: InputName) -> tuple[Column, ...]:

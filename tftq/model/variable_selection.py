@@ -30,6 +30,18 @@ class _Ordered(nn.Module):
         """Args: x [..., variables] as the inputs name them. Returns: [..., variables], the real ones first."""
         return x[..., self.order] if self.reorders else x
 
+    def weights(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """How much each variable counts.
+
+        Args: x [..., variables], scaled, as the inputs name them; context broadcast over x's rows. Returns: the same shape, a row's sum 1.
+        """
+        weights = self._weights(self.arrange(x), context)
+        return weights[..., self.order.argsort()] if self.reorders else weights
+
+    def _weights(self, x: Tensor, context: Tensor | None) -> Tensor:
+        """As `weights`, of arranged variables in and out."""
+        raise NotImplementedError
+
     def indicators(self, x: Tensor) -> Tensor:
         """Categories as one-hot rows, so that a linear map of the result is the folded map of the embeddings.
 

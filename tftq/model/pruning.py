@@ -1,0 +1,139 @@
+"""Leaving out the history variables that variable selection gives least weight: a smaller network that goes on where the larger one was."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tftq.data.columns import Batch
+from tftq.model.curves import FoldedCurves, category_rows
+from tftq.model.folding import fold
+from tftq.model.tft import TemporalFusionTransformer
+from tftq.model.variable_selection import VariableSelection
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What is left of a model.
+
+    Attributes:
+        model: the smaller one, in eval mode.
+        weights: every history column of the larger one, in its order -> its mean selection weight.
+    """
+
+    model: TemporalFusionTransformer
+    weights: Mapping[str, float]
+
+    @property
+    def kept(self) -> dict[str, float]:
+        """The columns that are still there, the heaviest first, with their mean weights in the larger model."""
+        return self._heaviest_first(lambda name: name not in self.model.inputs.left_out)
+
+    @property
+    def dropped(self) -> dict[str, float]:
+        """The others."""
+        return self._heaviest_first(lambda name: name in self.model.inputs.left_out)
+
+    def _heaviest_first(self, wanted: Callable[[str], bool]) -> dict[str, float]:
+        return dict(sorted(((name, weight) for name, weight in self.weights.items() if wanted(name)), key=lambda entry: -entry[1]))
+
+
+@torch.no_grad()
+def prune(model: TemporalFusionTransformer, keep: int, batches: Callable[[], Iterable[Batch]]) -> Pruned:
+    """Keep the history variables that have the highest mean selection weight; what the others said is replaced by its mean.
+
+    In the joint network's input each variable that is gone stands at its mean, which its biases take up. In the sum over variables, the
+    kept ones share their mean weight, and the mean of all else is a shift; both go into the curves' scale and shift, since the weights
+    add up to 1. So the mean of what variable selection hands on stays the same.
+
+    Args:
+        model: in eval mode, of any form but the table; `paper` is folded first, which is exact.
+        keep: how many variables to keep, fewer than there are; of equal ones the first.
+        batches: gives the windows that means are taken over, on the model's device, each time it is called; they are read twice.
+
+    Returns:
+        A new model with the kept variables in their order, and every variable's weight.
+    """
+    assert not model.training
+    full = fold(model)
+    weights, entering = _means(full, batches())
+    names = [column.name for column in full.inputs.history]
+    assert 1 <= keep < len(names)
+    heaviest = weights.argsort(descending=True, stable=True)
+    small = TemporalFusionTransformer.without(full, [names[place] for place in heaviest[keep:].tolist()]).to(weights.device).eval()
+    same = {key: value for key, value in full.state_dict().items() if not key.startswith(("history_selection.", "history_scaling."))}
+    small.load_state_dict(same, strict=False)
+    _slice(full.history_selection, small.history_selection, entering)
+    _keep_the_mean(full, small, weights[heaviest[:keep]].sum(), batches())
+    return Pruned(small, dict(zip(names, weights.tolist(), strict=True)))
+
+
+def _means(model: TemporalFusionTransformer, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
+    """Means over all history rows: the selection weights [history columns], and what enters the joint network [real variables + codes]."""
+    selection = model.history_selection
+    weights = entering = torch.zeros(())
+    rows = 0
+    for batch in batches:
+        context = model.static_context(batch.static)
+        weights = weights + model.selection_weights(batch.history, context).double().sum((0, 1))
+        entering = entering + selection.indicators(selection.arrange(model.history_scaling(batch.history))).double().sum((0, 1))
+        rows += batch.history.shape[0] * batch.history.shape[1]
+    assert rows, "no window to take means over"
+    return weights / rows, entering / rows
+
+
+def _slice(full: nn.Module, small: nn.Module, entering: Tensor) -> None:
+    """Fill a selection with what another, of more variables, has for the same ones."""
+    assert isinstance(full, VariableSelection) and isinstance(small, VariableSelection)
+    assert isinstance(full.curves, FoldedCurves) and isinstance(small.curves, FoldedCurves)
+    variables = [place for place, column in enumerate(full.columns) if column in small.columns]
+    codes = [code for variable, rows in category_rows(full.columns) if variable in variables for code in range(rows.start, rows.stop)]
+    real = variables[: small.real]
+    _slice_joint(full, small, variables, [*real, *(full.real + code for code in codes)], entering)
+    _slice_curves(full.curves, small.curves, variables, real, codes)
+
+
+def _slice_joint(full: VariableSelection, small: VariableSelection, variables: list[int], inputs: list[int], entering: Tensor) -> None:
+    joint, kept = full.joint, small.joint
+    assert isinstance(joint.skip, nn.Linear) and isinstance(kept.skip, nn.Linear)
+    constant = entering.float()
+    constant[inputs] = 0  # what is still an input
+    kept.input.weight.copy_(joint.input.weight[:, inputs])
+    kept.input.bias.copy_(joint.input(constant))
+    kept.skip.weight.copy_(joint.skip.weight[variables][:, inputs])
+    kept.skip.bias.copy_(joint.skip(constant)[variables])
+    halves = [*variables, *(len(full.columns) + variable for variable in variables)]  # the value and the sigmoid of the GLU
+    kept.gate.weight.copy_(joint.gate.weight[halves])
+    kept.gate.bias.copy_(joint.gate.bias[halves])
+    kept.norm.weight.copy_(joint.norm.weight[variables])
+    kept.norm.bias.copy_(joint.norm.bias[variables])
+    if joint.context is not None and kept.context is not None:
+        kept.context.load_state_dict(joint.context.state_dict())
+
+
+def _slice_curves(full: FoldedCurves, small: FoldedCurves, variables: list[int], real: list[int], codes: list[int]) -> None:
+    for name in ("slope", "intercept", "skip_slope", "skip_intercept"):
+        getattr(small, name).copy_(getattr(full, name)[real])
+    for name in ("category_input", "category_skip"):
+        getattr(small, name).copy_(getattr(full, name)[codes])
+    for name in ("gate_bias", "norm_weight", "norm_bias"):
+        getattr(small, name).copy_(getattr(full, name)[variables])
+    for place, variable in enumerate(variables):
+        small.gate_weight(place).copy_(full.gate_weight(variable))
+
+
+def _keep_the_mean(full: TemporalFusionTransformer, small: TemporalFusionTransformer, share: Tensor, batches: Iterable[Batch]) -> None:
+    """Give what the kept variables say their share of the whole, and add what the mean lacks then: share · x + shift."""
+    places = [place for place, column in enumerate(full.inputs.history) if column in small.inputs.history]
+    lacking = torch.zeros((), device=share.device, dtype=torch.float64)
+    rows = 0
+    for batch in batches:
+        context = full.static_context(batch.static)
+        whole, part = full.select_past(batch.history, context), small.select_past(batch.history[..., places], context)
+        lacking = lacking + (whole.double() - share * part.double()).sum((0, 1))
+        rows += whole.shape[0] * whole.shape[1]
+    curves = small.history_selection.curves
+    assert isinstance(curves, FoldedCurves)
+    curves.norm_weight.mul_(share.float())
+    curves.norm_bias.mul_(share.float()).add_((lacking / rows).float())
