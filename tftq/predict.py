@@ -57,6 +57,7 @@ class ServedModel:
         self.data: dict[str, Any] = notes["data"]
         self.step: int = notes["step_ns"]
         self.inputs: dict[str, list[dict[str, Any]]] = notes["inputs"]
+        self.left_out: list[str] = notes.get("left_out", [])  # of the columns that its data has, by pruning
         self.horizon: int = notes["horizon"]
         self.quantiles: list[float] = notes["quantiles"]
         self.unit: str = notes["target"]
@@ -195,7 +196,7 @@ def predict(
     """
     served = ServedModel(_model_file(Path(model), kind))
     recipe = data_recipe({**served.data, "path": str(Path(data).resolve())}, overrides, CHANGEABLE)
-    history = read_history(recipe, served.step, newest=newest)
+    history = read_history(recipe, served.step, newest=newest).without(served.left_out)
     for role in ("history", "future", "static"):
         wanted = served.inputs.get(role, [])
         found = [{"name": column.name, "role": column.role, "categories": column.categories} for column in getattr(history.inputs, role)]

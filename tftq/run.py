@@ -6,8 +6,9 @@ python -m tftq.run RECIPE [key=value ...] [--resume]
 import argparse
 import sys
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from rich.console import Console
 
 from tftq.console import stdout_console
+from tftq.data.columns import Batch
 from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets, Windows
 from tftq.errors import RecipeError, TftqError
@@ -24,6 +26,7 @@ from tftq.export.stream_export import ExportedPair, export_pair
 from tftq.folder import RunFolder, identity
 from tftq.memory.ledger import ledgers, read_records, stack_at_peak
 from tftq.memory.watch import MemoryWatch
+from tftq.model.pruning import prune
 from tftq.model.size import parameter_count
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
@@ -34,14 +37,25 @@ from tftq.quantize import Quantizing
 from tftq.recipe.loading import load_recipe, recipe_hash
 from tftq.recipe.schema import Format, Recipe
 from tftq.report.page import write_report
-from tftq.report.text import exported_table, ledger_table, memory_line, planned_line, tables_line, tables_summary, validation_line
+from tftq.report.text import (
+    exported_table,
+    ledger_table,
+    memory_line,
+    planned_line,
+    pruned_line,
+    pruned_summary,
+    tables_line,
+    tables_summary,
+    validation_line,
+)
 from tftq.train.build import architecture_of, build_model
 from tftq.train.device import choose_device, gpu_uuid, seed_everything
 from tftq.train.loop import Trainer
 from tftq.train.oom import explained
 from tftq.train.plan import Planner, StagePlan
 from tftq.train.precision import Precision
-from tftq.train.qat import qat_schedule, qat_settings
+from tftq.train.qat import qat_schedule
+from tftq.train.stages import SETTINGS
 from tftq.train.validation import naive_q_risk
 
 PUBLISHED = Path("exports")
@@ -110,13 +124,19 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
 
 
 def _stages(job: Job, phases: QatSchedule | None) -> dict[str, Any]:
-    """Training, tables, calibration, QAT, and an export after each that makes one."""
+    """Training, pruning, tables, calibration, QAT, and an export after each that makes one."""
     recipe = job.recipe
     exported: dict[Format, Exported] = {}
     summary = _head(job)
 
     model = build_model(recipe.model, job.data)
     summary |= _train(job, model)
+    if recipe.quant.prune is not None:
+        model, weights = prune(model.eval(), recipe.quant.prune.keep, partial(_every_row, job, summary["batch_size"]))
+        job = replace(job, data=job.data.without(model.inputs.left_out))
+        tuned = _fine_tune(job, model, "prune", "pruned and trained on")
+        summary["prune"] = tuned | pruned_summary(weights, recipe.quant.prune.keep)
+        job.console.print(pruned_line(summary), highlight=False, soft_wrap=True)
     table, curves = tabulate(model.cpu())
     del model  # QAT trains the tables; the curves they came from need not stay in memory
     summary["tables"] = tables_summary(curves)
@@ -197,13 +217,17 @@ def _train_quantized(job: Job, prepared: TemporalFusionTransformer, phases: QatS
     """Train the tables and everything else through fake quantization, in place, and say what it came to."""
     if job.recipe.quant.qat.ranges == "learn":
         learn_ranges(prepared)
-    prepared.train()
-    folder = job.folder.path / "qat"
-    job.watch.timeline.stage = "qat"
-    with job.watch.watching(prepared):
-        training = _trainer(job, prepared, "qat", folder, phases).fit(resume=_resumable(job, folder))
-    job.console.print(validation_line("trained quantized", training, naive_q_risk(job.data.validation)), highlight=False)
-    return {**training.summary(), "planned_peak_bytes": job.planner.peak_bytes(job.recipe, job.plans["qat"])}
+    return _fine_tune(job, prepared, "qat", "trained quantized", phases)
+
+
+def _fine_tune(job: Job, model: TemporalFusionTransformer, stage: str, words: str, phases: QatSchedule | None = None) -> dict[str, Any]:
+    """Train a model on that was trained before and changed, in place, and say what it came to; no worse than what it began with."""
+    folder = job.folder.path / stage
+    job.watch.timeline.stage = stage
+    with job.watch.watching(model.train()):
+        training = _trainer(job, model, stage, folder, phases).fit(resume=_resumable(job, folder))
+    job.console.print(validation_line(words, training, naive_q_risk(job.data.validation)), highlight=False)
+    return {**training.summary(), "planned_peak_bytes": job.planner.peak_bytes(job.recipe, job.plans[stage])}
 
 
 def _trainer(job: Job, model: TemporalFusionTransformer, title: str, folder: Path, phases: QatSchedule | None = None) -> Trainer:
@@ -213,7 +237,7 @@ def _trainer(job: Job, model: TemporalFusionTransformer, title: str, folder: Pat
         model,
         job.data.train,
         job.data.validation,
-        qat_settings(recipe) if phases else recipe.train,
+        SETTINGS[title](recipe),
         folder,
         job.watch.timeline,
         job.device,
@@ -225,7 +249,7 @@ def _trainer(job: Job, model: TemporalFusionTransformer, title: str, folder: Pat
         offload=job.planner.offloads(recipe, job.plans[title]),
         on_update=(lambda update: phases.apply(model, update)) if phases else (lambda update: None),
         best_from=phases.fake_quant if phases else 0,
-        keep_start=phases is not None,  # QAT then ends no worse than what calibration alone came to
+        keep_start=title != "train",  # so that a later stage ends no worse than what it began with
     )
     job.watch.follow(trainer.model, trainer.optimizer)
     return trainer
@@ -234,6 +258,13 @@ def _trainer(job: Job, model: TemporalFusionTransformer, title: str, folder: Pat
 def _resumable(job: Job, folder: Path) -> bool:
     """Whether this stage had begun when the run was interrupted."""
     return job.resume and (folder / "checkpoints" / "last.pt").exists()
+
+
+def _every_row(job: Job, batch_size: int) -> Iterator[Batch]:
+    """Training windows a lookback apart: they show each row once, and what variable selection makes of a row depends on no other."""
+    train = job.data.train
+    for indices in torch.arange(0, len(train), train.inputs.lookback).split(batch_size):
+        yield train.batch(indices).to(job.device)
 
 
 def _export(job: Job, model: TemporalFusionTransformer, kind: Format) -> Exported:
@@ -286,6 +317,8 @@ def _notes(recipe: Recipe, windows: int) -> list[str]:
         notes.append(
             f"calibration takes all {windows} training windows; quant.calibration_windows asks for {recipe.quant.calibration_windows}"
         )
+    if recipe.quant.prune is not None and recipe.train.optimizer.groups:
+        notes.append("train.optimizer.groups count until variables are pruned; then everything is trained on at quant.prune.lr")
     if recipe.quant.method == "qat" and recipe.train.optimizer.groups:
         notes.append("train.optimizer.groups count while training in floating point; QAT trains everything at quant.qat.lr")
     return notes

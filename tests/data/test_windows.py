@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from tests.data.helpers import bar_columns, bars_recipe, table_columns, table_recipe, write
@@ -87,3 +88,23 @@ def test_parts_share_one_array(tmp_path: Path) -> None:
     datasets = load_datasets(bars_recipe(write(tmp_path / "ES.parquet", bar_columns(400)), test=0.2))
     assert datasets.test is not None
     assert datasets.train.rows.data_ptr() == datasets.validation.rows.data_ptr() == datasets.test.rows.data_ptr()
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_history_without_some_columns_is_of_the_same_rows(tmp_path: Path, mapped: bool) -> None:
+    cache = {"cache": tmp_path / "kept"} if mapped else {}
+    whole = load_datasets(bars_recipe(write(tmp_path / "ES.parquet", bar_columns(200)), test=0.2, **cache))
+    names = [column.name for column in whole.train.inputs.history]
+    kept = [7, 30, 213, 216, 224]  # observed ones, and two of the known, which begin at 214
+    pruned = whole.without([name for place, name in enumerate(names) if place not in kept])
+    for before, after in zip(whole[:3], pruned[:3], strict=True):
+        assert before is not None and after is not None
+        assert after.rows.data_ptr() == before.rows.data_ptr()
+        one, other = before.batch([2, 0]), after.batch([2, 0])
+        assert torch.equal(other.history, one.history[..., kept]) and torch.equal(other.future, one.future)
+        assert torch.equal(other.target, one.target) and after.fingerprint() != before.fingerprint()
+    inputs = pruned.train.inputs
+    assert [column.name for column in inputs.history] == [names[place] for place in kept] and inputs.history_places == kept
+    assert inputs.shapes(3) == {"history": (3, 60, 5), "future": (3, 10, 11)} and inputs.columns == whole.train.inputs.columns
+    again = pruned.without([names[30]]).train
+    assert torch.equal(again.batch([1]).history, whole.train.batch([1]).history[..., [7, 213, 216, 224]])

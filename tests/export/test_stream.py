@@ -185,6 +185,19 @@ def test_what_does_not_fit_is_refused_by_name(bars_pair: Pair, static_pair: Path
         Stream(static_pair, [1, 2]).reset([1, 2, 3])
 
 
+def test_columns_are_picked_by_name(static_pair: Path) -> None:
+    stream = Stream(static_pair, [1, 0.5])
+    named = {"hour": [3, 4], "extra": [9, 9], "price": [1.5, 2], "holiday": [0, 1], "state": [2, 0], "volume": [7, 8]}
+    assert stream.columns["history"] == ["price", "state", "volume", "hour", "holiday"]
+    assert stream.pick(named).tolist() == [[1.5, 2, 7, 3, 0], [2, 0, 8, 4, 1]] and stream.pick(named).dtype == np.float32
+    assert stream.pick({name: values[1] for name, values in named.items()}).tolist() == [2, 0, 8, 4, 1]
+    assert stream.pick(named, "future").tolist() == [[3, 0], [4, 1]]
+    with pytest.raises(StreamError, match=r"^static: lacks sector, size; wanted is every column of `columns\['static'\]`$"):
+        stream.pick(named, "static")
+    with pytest.raises(StreamError, match=r"^history: lacks price, state, volume, hour, holiday; wanted"):
+        stream.pick({})
+
+
 def test_only_the_halves_of_one_pair_are_taken(bars_pair: Pair, static_pair: Path, tmp_path: Path) -> None:
     step, forecast = bars_pair.folder / STEP_FILE, bars_pair.folder / FORECAST_FILE
     with pytest.raises(StreamError, match=r"step\.onnx: no such file; a run writes step\.onnx and forecast\.onnx where"):

@@ -1,5 +1,7 @@
 """A pruned model is the larger one without some variables, what they said replaced by its mean; the law, in every form."""
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,12 +11,13 @@ from tests.model.small import example, small_model
 from tftq.data.columns import Batch
 from tftq.model.curves import FoldedCurves
 from tftq.model.folding import fold
-from tftq.model.pruning import Pruned, prune
+from tftq.model.pruning import prune
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.train.validation import evaluating
 
-ARRANGED = ("price", "volume", "hour", "state", "holiday")  # the history columns, real ones first
+COLUMNS = ("price", "state", "volume", "hour", "holiday")  # of the history, as the inputs name them
+ARRANGED = ("price", "volume", "hour", "state", "holiday")  # the real ones first
 CODES = {"state": 3, "holiday": 2}
 FORMS = [("knots", False), ("knots", True), ("folded", False), ("folded", True), ("paper", False)]
 KEPT = [(("price", "state", "hour"), True), (("volume", "holiday"), False), (("state",), True)]  # and whether there are static columns
@@ -27,7 +30,8 @@ def full_model(form: str, shared: bool, kept: tuple[str, ...], *, static: bool =
         for name, parameter in model.history_selection.named_parameters():
             if "norm" in name:
                 parameter.add_(0.2 * torch.randn_like(parameter))
-        model.history_selection.joint.norm.bias.add_(torch.tensor([4.0 + 0.1 * i if name in kept else 0.0 for i, name in enumerate(ARRANGED)]))
+        more = torch.tensor([4.0 + 0.1 * place if name in kept else 0.0 for place, name in enumerate(ARRANGED)])
+        model.history_selection.joint.norm.bias.add_(more)
     return model
 
 
@@ -36,11 +40,20 @@ def windows(model: TemporalFusionTransformer, count: int = 24) -> Batch:
     return Batch(history, future, static[0] if static else None, torch.zeros(count, model.inputs.horizon))
 
 
+class Pruned(NamedTuple):
+    model: TemporalFusionTransformer
+    weights: dict[str, float]
+
+    @property
+    def kept(self) -> list[str]:
+        return list(self.weights)[: len(self.model.inputs.history)]
+
+
 def pruned(model: TemporalFusionTransformer, keep: int, whole: Batch, size: int = 7) -> Pruned:
     """Means taken over the windows, some at a time."""
     parts = torch.arange(len(whole.history)).split(size)
     batches = [Batch(*(None if x is None else x[part] for x in whole)) for part in parts]  # type: ignore[arg-type]
-    return prune(model, keep, lambda: batches)
+    return Pruned(*prune(model, keep, lambda: batches))
 
 
 def indicators(x: Tensor) -> Tensor:
@@ -51,7 +64,7 @@ def indicators(x: Tensor) -> Tensor:
 
 
 class Reference:
-    """The larger model with the dropped variables' weights at zero, their inputs to the joint network and their share of the sum at the mean."""
+    """The larger model with the dropped variables' weights at zero, what they tell the joint network and the sum at the mean."""
 
     def __init__(self, full: TemporalFusionTransformer, kept: tuple[str, ...], whole: Batch) -> None:
         self.full, self.selection = full, full.history_selection
@@ -60,8 +73,8 @@ class Reference:
         context = full.static_context(whole.static)
         x = full.history_scaling(whole.history)
         self.entering = indicators(x).mean((0, 1))
-        before = full.selection_weights(whole.history, context)  # as the inputs name them: price, state, volume, hour, holiday
-        self.share = before[..., [i for i, name in enumerate(("price", "state", "volume", "hour", "holiday")) if name in kept]].sum(-1).mean()
+        before = full.selection_weights(whole.history, context)  # [batch, lookback, 5]
+        self.share = before[..., [COLUMNS.index(name) for name in kept]].sum(-1).mean()
         self.shift = torch.zeros(())
         self.shift = (full.select_past(whole.history, context) - self.select(whole.history, context)).mean((0, 1))
 
@@ -115,10 +128,9 @@ def test_columns_keep_their_order_and_the_future_is_whole(form: str, shared: boo
     assert inputs.future == model.inputs.future and inputs.static == model.inputs.static and inputs.left_out == ("volume", "holiday")
     assert inputs.shapes(2) == {"history": (2, 12, 3), "future": (2, 4, 2), "static": (2, 2)}
     assert found.model.architecture.form == ("knots" if form == "knots" else "folded") and not found.model.training
-    assert list(found.weights) == ["price", "state", "volume", "hour", "holiday"]
-    assert sum(found.weights.values()) == pytest.approx(1) and found.weights == {**found.kept, **found.dropped} | found.weights
-    for part in (found.kept, found.dropped):
-        assert list(part.values()) == sorted(part.values(), reverse=True)
+    assert sum(found.weights.values()) == pytest.approx(1) and set(found.weights) == set(COLUMNS)
+    assert list(found.weights.values()) == sorted(found.weights.values(), reverse=True)
+    assert set(found.kept) == {"price", "state", "hour"}
 
 
 @torch.no_grad()
@@ -141,7 +153,7 @@ def test_the_mean_is_nearer_than_nothing() -> None:
     inputs = whole._replace(history=kept_columns(found, whole.history)).inputs
     expected = model(*whole.inputs)
     mended = (found.model(*inputs) - expected).square().mean()
-    curves, share = found.model.history_selection.curves, sum(found.kept.values())
+    curves, share = found.model.history_selection.curves, sum(found.weights[name] for name in found.kept)
     assert isinstance(curves, FoldedCurves)
     old = model.history_selection.curves
     places = [ARRANGED.index(column.name) for column in curves.columns]
@@ -172,7 +184,7 @@ def test_of_equal_variables_the_first_stay() -> None:
     joint = model.history_selection.joint
     with torch.no_grad():
         joint.norm.weight.zero_()
-    assert list(pruned(model, 2, windows(model)).kept) == ["price", "state"]
+    assert pruned(model, 2, windows(model)).kept == ["price", "state"]
 
 
 @torch.no_grad()

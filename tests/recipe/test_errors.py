@@ -41,7 +41,7 @@ train:
     assert refusal(tmp_path, text, "memory.budget_mb=0", "seed=x", "foo", "trai.epochs=3") == [
         "13 errors",
         "  trian (line 2): unknown key; did you mean train?",
-        "  lr (line 3): unknown key; did you mean train.optimizer.lr or quant.qat.lr?",
+        "  lr (line 3): unknown key; did you mean train.optimizer.lr or quant.qat.lr or quant.prune.lr?",
         "  data.path (line 4): missing; allowed: a path",
         "  data.lokback (line 6): unknown key; did you mean data.lookback?",
         "  data.season (line 7): is no option of data.kind bars; allowed: path, lookback, horizon, validation, test, time_zone, "
@@ -145,7 +145,7 @@ def test_contradictions(tmp_path: Path, text: str, message: str) -> None:
         ("epochs", "(command line): found 'epochs'; allowed: key=value"),
         ("=3", "(command line): found '=3'; allowed: key=value"),
         ("train.epoch=3", "train.epoch (command line): unknown key; did you mean train.epochs?"),
-        ("epochs=3", "epochs (command line): unknown key; did you mean train.epochs or quant.qat.epochs?"),
+        ("epochs=3", "epochs (command line): unknown key; did you mean train.epochs or quant.qat.epochs or quant.prune.epochs?"),
         ("name.x=3", "name.x (command line): unknown key; name has no options below it"),
         ("train=3", "train (command line): found '3'; allowed: null, or a value for one of train.precision, train.epochs, "),
         ("train.epochs=[", "train.epochs (command line): found '['; allowed: a whole number, at least 1, at most 1000000"),

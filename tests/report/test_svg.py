@@ -48,7 +48,7 @@ def test_a_line_lies_on_the_grid() -> None:
 
 
 def test_a_line_breaks_where_the_last_part_begins() -> None:
-    chart = line_chart("loss", {"a": [1, 2, None, 4, 5]}, list("12345"), axis="epoch", shade=(2, "QAT"))
+    chart = line_chart("loss", {"a": [1, 2, None, 4, 5]}, list("12345"), axis="epoch", shades={2: "QAT"})
     assert [re.sub(r"[^ML]", "", path.attrib["d"]) for path in elements(chart, "path")] == ["MLML"]
     assert len(elements(chart, "rect")) == 1
 

@@ -77,7 +77,7 @@ def trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], output: str
 
 
 def describe_model(model: TemporalFusionTransformer) -> dict[str, object]:
-    """What a caller must know to feed the model: each input's columns in order, the window, the quantiles, and what stayed in float."""
+    """What a caller must know: each input's columns in order and those left out, the window, the quantiles, and what stayed in float."""
     inputs = model.inputs
     return {
         "lookback": inputs.lookback,
@@ -87,6 +87,7 @@ def describe_model(model: TemporalFusionTransformer) -> dict[str, object]:
             name: [{"name": column.name, "role": column.role, "categories": column.categories} for column in getattr(inputs, name)]
             for name in inputs.shapes(1)
         },
+        **({"left_out": list(inputs.left_out)} if inputs.left_out else {}),
         **({"kept_float": list(model.kept_float)} if model.kept_float else {}),
     }
 

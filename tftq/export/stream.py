@@ -51,6 +51,24 @@ class Stream:
         """Whether the window is full, so that there is a forecast."""
         return self._count == self.lookback
 
+    def pick(self, features: Mapping[str, ArrayLike], name: str = "history") -> np.ndarray:
+        """The columns of an input in their order, out of named ones, of which there may be more.
+
+        Args:
+            features: column name -> its value, or its values [bars]; a pandas DataFrame is such a mapping.
+            name: the input they are for: history, future or static.
+
+        Returns:
+            float32 [columns] or [bars, columns], as `push`, `forecast` and `reset` take them.
+
+        Raises:
+            StreamError: columns that are not there.
+        """
+        if missing := [column for column in self.columns[name] if column not in features]:
+            more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+            raise StreamError(f"{name}: lacks {', '.join(missing[:NAMED])}{more}; wanted is every column of `columns[{name!r}]`")
+        return np.stack([np.asarray(features[column], np.float32) for column in self.columns[name]], axis=-1)
+
     def push(self, features: ArrayLike) -> None:
         """Take the next bar.
 

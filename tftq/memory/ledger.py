@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Ledger:
-    """One stage's, "train" or "qat".
+    """One stage's: of "train", "prune" or "qat".
 
     Attributes:
         rows: each kind of memory with its budget.

@@ -39,7 +39,7 @@ class Timeline:
         probe: reads the memory.
 
     Attributes:
-        stage: what is being trained, "train" or "qat", whose epochs count from 1 again; part of every record.
+        stage: what is being trained, "train", "prune" or "qat", whose epochs count from 1 again; part of every record.
     """
 
     def __init__(self, path: Path, probe: Probe) -> None:

@@ -1,5 +1,6 @@
 """Watching one run's memory: the counter where the device does not count itself, its probe and its timeline."""
 
+import gc
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -45,6 +46,7 @@ class MemoryWatch:
                 yield
         finally:
             self.probe.held = None  # or the model and its optimizer would live on until the next ones are followed
+            gc.collect()  # a trainer and its validator refer to each other, and hold them too
 
     def follow(self, model: nn.Module, optimizer: Optimizer) -> None:
         """From now on, records say what of the memory belongs to whom."""

@@ -1,7 +1,6 @@
 """Leaving out the history variables that variable selection gives least weight: a smaller network that goes on where the larger one was."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -13,34 +12,10 @@ from tftq.model.tft import TemporalFusionTransformer
 from tftq.model.variable_selection import VariableSelection
 
 
-@dataclass(frozen=True)
-class Pruned:
-    """What is left of a model.
-
-    Attributes:
-        model: the smaller one, in eval mode.
-        weights: every history column of the larger one, in its order -> its mean selection weight.
-    """
-
-    model: TemporalFusionTransformer
-    weights: Mapping[str, float]
-
-    @property
-    def kept(self) -> dict[str, float]:
-        """The columns that are still there, the heaviest first, with their mean weights in the larger model."""
-        return self._heaviest_first(lambda name: name not in self.model.inputs.left_out)
-
-    @property
-    def dropped(self) -> dict[str, float]:
-        """The others."""
-        return self._heaviest_first(lambda name: name in self.model.inputs.left_out)
-
-    def _heaviest_first(self, wanted: Callable[[str], bool]) -> dict[str, float]:
-        return dict(sorted(((name, weight) for name, weight in self.weights.items() if wanted(name)), key=lambda entry: -entry[1]))
-
-
 @torch.no_grad()
-def prune(model: TemporalFusionTransformer, keep: int, batches: Callable[[], Iterable[Batch]]) -> Pruned:
+def prune(
+    model: TemporalFusionTransformer, keep: int, batches: Callable[[], Iterable[Batch]]
+) -> tuple[TemporalFusionTransformer, dict[str, float]]:
     """Keep the history variables that have the highest mean selection weight; what the others said is replaced by its mean.
 
     In the joint network's input each variable that is gone stands at its mean, which its biases take up. In the sum over variables, the
@@ -53,7 +28,8 @@ def prune(model: TemporalFusionTransformer, keep: int, batches: Callable[[], Ite
         batches: gives the windows that means are taken over, on the model's device, each time it is called; they are read twice.
 
     Returns:
-        A new model with the kept variables in their order, and every variable's weight.
+        A new model, in eval mode, with the kept variables in their order; and the mean weight of every variable, the heaviest first, so
+        that the first `keep` of them are those.
     """
     assert not model.training
     full = fold(model)
@@ -66,7 +42,7 @@ def prune(model: TemporalFusionTransformer, keep: int, batches: Callable[[], Ite
     small.load_state_dict(same, strict=False)
     _slice(full.history_selection, small.history_selection, entering)
     _keep_the_mean(full, small, weights[heaviest[:keep]].sum(), batches())
-    return Pruned(small, dict(zip(names, weights.tolist(), strict=True)))
+    return small, {names[place]: float(weights[place]) for place in heaviest.tolist()}
 
 
 def _means(model: TemporalFusionTransformer, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:

@@ -46,6 +46,11 @@ _IDLE: tuple[tuple[KeyPath, Callable[[Recipe], bool], str], ...] = (
         "warmup and cooldown are both 0",
     ),
     (
+        ("quant", "prune", "schedule", "floor"),
+        lambda recipe: recipe.quant.prune is not None and recipe.quant.prune.schedule.warmup == recipe.quant.prune.schedule.cooldown == 0,
+        "warmup and cooldown are both 0",
+    ),
+    (
         ("train", "schedule", "floor"),
         lambda recipe: recipe.train.schedule.warmup == recipe.train.schedule.cooldown == 0,
         "warmup and cooldown are both 0",

@@ -39,7 +39,7 @@ def apply_override(values: dict[str, Any], override: str, given: set[KeyPath]) -
         raise _unknown(key)
     if key in given:
         raise OverrideError(key, "stands twice; allowed: once")
-    if text == "null" and not nullable(kind):
+    if text == "null" and (is_section(kind) or not nullable(kind)):
         take_out(values, key)
     elif is_section(kind):
         options = ", ".join(f"{name}.{below}" for below in fields(kind))

@@ -276,8 +276,17 @@ class QatRecipe(Section):
         return update
 
 
+class PruneRecipe(Section):
+    """Fewer history variables: after training those of least selection weight are left out, and what remains is trained on."""
+
+    keep: Count  # history variables that stay; fewer than the data has
+    epochs: Count = 2
+    lr: Positive = 3e-4
+    schedule: ScheduleRecipe = ScheduleRecipe()
+
+
 class QuantRecipe(Section):
-    """Quantization to INT8."""
+    """Fewer variables, and quantization to INT8."""
 
     method: Literal["none", "ptq", "qat"] = "none"
     calibration_windows: Count = 256
@@ -288,6 +297,7 @@ class QuantRecipe(Section):
     sensitivity: Switch = False  # measure what each layer loses by being quantized
     loss_budget: NotNegative | None = None  # of PTQ above FP32, in proportion; keeps the fewest layers in floating point for it
     qat: QatRecipe = QatRecipe()
+    prune: PruneRecipe | None = None  # null: every history variable stays
 
     _once = field_validator("keep_float")(_unique)
 

@@ -14,7 +14,7 @@ class Facts:
 
     Attributes:
         summary: summary.json.
-        stages: "train", and "qat" where there was one -> its epochs' lines of metrics.jsonl.
+        stages: "train", and "prune" and "qat" where there were such -> its epochs' lines of metrics.jsonl.
         records: memory.jsonl.
         environment: env.json.
         recipe: recipe.yaml, and `recipe_text` as it stands there.
@@ -31,9 +31,9 @@ class Facts:
 
     @classmethod
     def read(cls, folder: Path) -> "Facts":
-        """Read a run folder; qat/ and exports/ may be missing, everything else is there after a run."""
+        """Read a run folder; prune/, qat/ and exports/ may be missing, everything else is there after a run."""
         summary = _json(folder / "summary.json")
-        metrics = {"train": folder / "metrics.jsonl", "qat": folder / "qat" / "metrics.jsonl"}
+        metrics = {"train": folder / "metrics.jsonl", **{stage: folder / stage / "metrics.jsonl" for stage in ("prune", "qat")}}
         proofs = {kind: folder / "exports" / f"{kind}.export.json" for kind in summary["models"]}
         return cls(
             summary,

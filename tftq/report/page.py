@@ -6,7 +6,7 @@ from tftq.folder import RunFolder
 from tftq.report.facts import Facts
 from tftq.report.html import Html, join, tag
 from tftq.report.models import gate, models
-from tftq.report.sections import curves, data, environment, memory, recipe
+from tftq.report.sections import curves, data, environment, memory, pruning, recipe
 from tftq.report.sensitivity import sensitivity
 from tftq.report.style import STYLE
 from tftq.report.verdict import tiles, verdict
@@ -41,6 +41,7 @@ def page(facts: Facts) -> str:
         models(facts),
         *([sensitivity(facts)] if "quant" in facts.summary else []),
         curves(facts),
+        *([pruning(facts)] if "prune" in facts.summary else []),
         memory(facts),
         data(facts),
         gate(facts),

@@ -1,6 +1,6 @@
 """How the run went: training, memory, data; and at the end what it ran on and with."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tftq.memory.components import MIB
@@ -9,7 +9,11 @@ from tftq.report.facts import Facts
 from tftq.report.html import Html, join, listing, section, table, tag
 from tftq.report.svg import bar_chart, line_chart
 
-QAT = "QAT"
+LATER = {"prune": ("p", "pruned"), "qat": ("q", "QAT")}  # stage -> what stands before its epochs' numbers, and what its shade is called
+ABOUT = {
+    "prune": "p1, p2, …: epochs of the pruned model.",
+    "qat": "q1, q2, …: epochs of quantization-aware training (QAT).",
+}
 BUDGETS = (
     "Forward is activations and workspace, backward is gradients. Each kind stands as it was at the record where it was most, so they need "
     "not add up to the peak. The budgets of single kinds are what this project set out with, and no run fails for them; a run keeps within "
@@ -19,10 +23,10 @@ BUDGET_IN_SIGHT = 2  # a budget so many times higher than the highest bar is not
 
 
 def curves(facts: Facts) -> Html:
-    """Loss and learning rate, float training and QAT one after the other."""
+    """Loss and learning rate, one stage after the other."""
     epochs = [(stage, epoch) for stage, lines in facts.stages.items() for epoch in lines]
     labels = [_epoch_label(stage, epoch["epoch"]) for stage, epoch in epochs]
-    shade = (len(facts.stages["train"]), QAT) if "qat" in facts.stages else None
+    shades = _shades([stage for stage, _ in epochs])
 
     def course(value: Callable[[dict[str, Any]], float | None]) -> list[float | None]:
         return [value(epoch) for _, epoch in epochs]
@@ -35,18 +39,18 @@ def curves(facts: Facts) -> Html:
     rates = _merged({name: course(lambda epoch, name=name: epoch["lr"].get(name)) for name in names})  # type: ignore[misc]
     rows = [[label, *(_number(values[column]) for values in (*losses.values(), *rates.values()))] for column, label in enumerate(labels)]
     best = f"The weights of epoch {facts.summary['best_epoch']} were kept."
-    quantized = " q1, q2, …: epochs of quantization-aware training (QAT), after it." if shade else ""
+    later = "".join(f" {ABOUT[stage]}" for stage in facts.stages if stage in ABOUT)
     skipped = facts.summary["skipped_updates"]
     overflowed = f" {skipped} FP16 updates overflowed and were skipped." if skipped else ""
     return section(
         "Training",
         tag(
             "div",
-            line_chart("Quantile loss", losses, labels, axis="epoch", shade=shade),
-            line_chart("Learning rate at each epoch's last update", rates, labels, axis="epoch", shade=shade),
+            line_chart("Quantile loss", losses, labels, axis="epoch", shades=shades),
+            line_chart("Learning rate at each epoch's last update", rates, labels, axis="epoch", shades=shades),
             class_="side",
         ),
-        tag("p", f"{best}{overflowed}{quantized} The training loss is a mean over the epoch, with dropout.", class_="soft"),
+        tag("p", f"{best}{overflowed}{later} The training loss is a mean over the epoch, with dropout.", class_="soft"),
         tag(
             "details",
             tag("summary", "Every epoch in figures"),
@@ -71,6 +75,29 @@ def memory(facts: Facts) -> Html:
     course = tag("div", _course(facts, planned, budget), tag("div", *parts), class_="side")
     details = tag("details", tag("summary", "Every phase's highest peak in figures, MiB"), _phases(books))
     return section("Memory", tag("p", line), *missing, course, tag("p", BUDGETS, class_="soft"), details)
+
+
+def pruning(facts: Facts) -> Html:
+    """What pruning cost, and every variable that stayed or went, of a run that pruned."""
+    found = facts.summary["prune"]
+    kept, dropped = found["kept"], found["dropped"]
+    losses = [
+        [f"before, {len(kept) + len(dropped)} history variables", f"{facts.summary['val']['loss']:.5f}"],
+        [f"right after, {len(kept)} of them kept", f"{found['start_loss']:.5f}"],
+        ["trained on" if found["best_epoch"] else "trained on: no epoch was better", f"{found['val']['loss']:.5f}"],
+    ]
+    share = f"The kept ones had {sum(kept.values()):.1%} of the selection weight. What the others said was replaced by its mean."
+    left_out = ", ".join(f"{name} {weight:.2%}" for name, weight in dropped.items())
+    return section(
+        "Pruned variables",
+        tag(
+            "div",
+            tag("div", table(["", "quantile loss, validation windows"], losses), tag("p", share, class_="soft")),
+            table(["kept", "mean selection weight"], [[name, f"{weight:.2%}"] for name, weight in kept.items()]),
+            class_="side",
+        ),
+        tag("details", tag("summary", f"The {len(dropped)} that were left out"), tag("p", left_out)),
+    )
 
 
 def data(facts: Facts) -> Html:
@@ -116,9 +143,8 @@ def _course(facts: Facts, planned: int, budget_mb: int) -> Html:
         for column, record in enumerate(facts.records)
         if record["phase"] == "EPOCH_START"
     }
-    quantized = [column for column, record in enumerate(facts.records) if record["stage"] == "qat"]
-    shade = (quantized[0], QAT) if quantized else None
-    return bar_chart("What each record's peak was made of, MiB", shown, labels, axis="epoch", marks=marks, shade=shade)
+    shades = _shades([record["stage"] for record in facts.records])
+    return bar_chart("What each record's peak was made of, MiB", shown, labels, axis="epoch", marks=marks, shades=shades)
 
 
 def _stack(record: Record) -> dict[str, int | None]:
@@ -147,7 +173,12 @@ def _mib(size: int | None) -> str:
 
 
 def _epoch_label(stage: str, epoch: int) -> str:
-    return str(epoch) if stage == "train" else f"q{epoch}"
+    return f"{LATER[stage][0] if stage in LATER else ''}{epoch}"
+
+
+def _shades(stages: Sequence[str]) -> dict[int, str]:
+    """The first column of each stage after training -> what its shade is called."""
+    return {stages.index(stage): name for stage, (_, name) in LATER.items() if stage in stages}
 
 
 def _merged(series: dict[str, list[float | None]]) -> dict[str, list[float | None]]:

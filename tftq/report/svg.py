@@ -44,30 +44,36 @@ class _Frame:
         parts.append(tag("text", axis, x=(WIDTH + LEFT - RIGHT) / 2, y=HEIGHT - 4, text_anchor="middle"))
         return parts
 
-    def band(self, start: int, name: str) -> list[Html]:
-        """A shade behind the columns from `start` on, with a name at its top."""
-        x = self.x(start)
-        shade = tag("rect", x=x, y=TOP, width=WIDTH - RIGHT - x, height=HEIGHT - BOTTOM - TOP, class_="band")
-        return [shade, tag("text", name, x=WIDTH - RIGHT - 4, y=TOP + 12, text_anchor="end")]
+    def bands(self, shades: Mapping[int, str]) -> list[Html]:
+        """A shade behind the columns from each start up to the next one, with a line where it begins and its name at its top."""
+        parts = []
+        for (start, name), stop in zip(shades.items(), [*shades, self.columns][1:], strict=True):
+            left, right = self.x(start), self.x(stop)
+            parts.append(tag("rect", x=left, y=TOP, width=round(right - left, 2), height=HEIGHT - BOTTOM - TOP, class_="band"))
+            parts.append(tag("line", x1=left, x2=left, y1=TOP, y2=HEIGHT - BOTTOM, class_="grid"))
+            parts.append(tag("text", name, x=right - 4, y=TOP + 12, text_anchor="end"))
+        return parts
 
 
-def line_chart(title: str, series: Mapping[str, Values], labels: Sequence[str], *, axis: str, shade: tuple[int, str] | None = None) -> Html:
-    """A line for each series; the gap of a missing value is bridged, the border of the shaded part is not.
+def line_chart(
+    title: str, series: Mapping[str, Values], labels: Sequence[str], *, axis: str, shades: Mapping[int, str] | None = None
+) -> Html:
+    """A line for each series; the gap of a missing value is bridged, the border of a shaded part is not.
 
     Args:
         title: says the unit too.
         series: name -> its value at each column.
         labels: of the columns.
         axis: the name of the horizontal axis.
-        shade: the first column of the last part, and that part's name.
+        shades: the first column of each later part -> that part's name.
     """
     values = _known(chain(*series.values()))
     frame = _Frame(len(labels), min(values), max(values))
-    parts = frame.band(*shade) if shade else []
+    parts = frame.bands(shades or {})
     parts += frame.axes(dict(enumerate(labels)), axis)
     for number, (name, course) in enumerate(series.items()):
         path: list[str] = []
-        ends = {0, shade[0] if shade else 0}
+        ends = {0, *(shades or {})}
         begin = True
         for column, value in enumerate(course):
             begin = begin or column in ends
@@ -89,7 +95,7 @@ def bar_chart(
     *,
     axis: str,
     marks: Mapping[str, float],
-    shade: tuple[int, str] | None = None,
+    shades: Mapping[int, str] | None = None,
 ) -> Html:
     """A bar for each column, from zero, its groups stacked in their order; a column without any value is marked as missing.
 
@@ -99,12 +105,12 @@ def bar_chart(
         labels: column -> what stands below it.
         axis: the name of the horizontal axis.
         marks: name -> a value to compare with, drawn across.
-        shade: the first column of the last part, and that part's name.
+        shades: the first column of each later part -> that part's name.
     """
     columns = list(zip(*groups.values(), strict=True))
     heights = [sum(_known(column)) for column in columns]
     frame = _Frame(len(columns), 0.0, 1.15 * max([*heights, *marks.values()]))
-    parts = frame.band(*shade) if shade else []
+    parts = frame.bands(shades or {})
     parts += frame.axes(labels, axis)
     width = round(frame.step * (0.8 if frame.step > 2 else 1), 2)
     base = [0.0] * len(columns)

@@ -1,6 +1,7 @@
 """What a run prints: a line or a table for each thing a person wants to know."""
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -17,6 +18,7 @@ from tftq.train.plan import StagePlan
 from tftq.train.state import Training
 
 TOLD_LAYERS = 10  # of those that lose most by being quantized; all of them are in the report
+NAMED = 5  # variables in a line; all of them are in summary.json and in the report
 
 
 def planned_line(stage: str, plan: StagePlan, budget_mb: int) -> str:
@@ -53,6 +55,26 @@ def validation_line(what: str, training: Training, naive: float) -> str:
         f"{what}: {training.updates} updates at {training.samples_per_s:.0f} windows/s; {best}: "
         f"q-risk {risks} (naive P50 {naive:.4f}), coverage {found.coverage:.3f}"
     )
+
+
+def pruned_summary(weights: Mapping[str, float], keep: int) -> dict[str, dict[str, float]]:
+    """The variables that pruning kept and those it left out, with their mean selection weights, for summary.json.
+
+    Args:
+        weights: of every variable, the heaviest first.
+        keep: how many of them were kept.
+    """
+    return {"kept": dict(islice(weights.items(), keep)), "dropped": dict(islice(weights.items(), keep, None))}
+
+
+def pruned_line(summary: Mapping[str, Any]) -> str:
+    """What pruning kept and what it cost, of summary.json."""
+    found = summary["prune"]
+    kept, count = found["kept"], len(found["kept"]) + len(found["dropped"])
+    losses = f"{summary['val']['loss']:.5f} before, {found['start_loss']:.5f} right after, {found['val']['loss']:.5f} trained on"
+    heaviest = ", ".join(islice(kept, NAMED)) + (", …" if len(kept) > NAMED else "")
+    share = f"with {sum(kept.values()):.1%} of the selection weight ({heaviest})"
+    return f"pruned: {len(kept)} of {count} history variables kept, {share}; quantile loss {losses}"
 
 
 def tables_line(curves: Sequence[TabulatedVariable]) -> str:

@@ -133,7 +133,7 @@ class Trainer:
         rate = self.state.windows / self.state.seconds
         found = Validation(**best["validation"])
         state = self.state
-        return Training(state.update, state.skipped, rate, best["epoch"], found, state.batch_size, state.out_of_memory)
+        return Training(state.update, state.skipped, rate, best["epoch"], found, state.batch_size, state.out_of_memory, state.start_loss)
 
     @property
     def batch_size(self) -> int:
@@ -147,7 +147,7 @@ class Trainer:
         self.metrics.unlink(missing_ok=True)  # of a training that was interrupted before its first checkpoint
         if self.keep_start:
             found = self.validator(self.batch_size, bar)
-            self.state.best_loss = found.loss
+            self.state.start_loss = self.state.best_loss = found.loss
             self._save_best(found, epoch=0)
 
     def _epoch(self, bar: TrainingBar) -> None:

@@ -11,11 +11,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tftq.data.columns import Batch, Inputs
 from tftq.data.scaling import Scaling, TargetScaling
+from tftq.errors import RecipeError
 from tftq.memory.components import MIB
 from tftq.memory.plan import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, CUDA_CONTEXT, PlannedPeak, planned_peaks
 from tftq.model.curves import TableCurves
 from tftq.model.tabulate import KNOT_COUNTS, put_tables
-from tftq.model.tft import TemporalFusionTransformer
+from tftq.model.tft import Form, TemporalFusionTransformer
 from tftq.quant.fake_quantize import learn_ranges, quantizers
 from tftq.quant.prepare import kept_layers, prepare
 from tftq.recipe.schema import Recipe, TrainRecipe
@@ -24,13 +25,13 @@ from tftq.train.in_backward import AppliedInBackward
 from tftq.train.loss import quantile_loss
 from tftq.train.optimizer import build_optimizer
 from tftq.train.precision import Precision
-from tftq.train.qat import qat_settings
+from tftq.train.stages import SETTINGS, stages_of
 from tftq.train.validation import evaluating
 
 
 @dataclass(frozen=True)
 class StagePlan:
-    """What a stage of training, "train" or "qat", will need on its device.
+    """What a stage of training will need on its device.
 
     Attributes:
         batch_size: windows to a forward pass of training.
@@ -79,19 +80,23 @@ class Planner:
     validation_windows: int = sys.maxsize
 
     def plan(self, recipe: Recipe, batch_sizes: dict[str, int] | None = None) -> dict[str, StagePlan]:
-        """The plans of `train`, and of `qat` where the recipe has it.
+        """The plans of a recipe's stages.
 
         Args:
             recipe: what is to be trained.
             batch_sizes: windows to a forward pass of each stage; the recipe's own where left out.
+
+        Raises:
+            RecipeError: `quant.prune.keep` leaves nothing to prune.
         """
-        stages = ("train", "qat") if recipe.quant.method == "qat" else ("train",)
-        return {stage: self.plan_stage(recipe, stage, (batch_sizes or {}).get(stage, recipe.train.batch_size)) for stage in stages}
+        sizes = batch_sizes or {}
+        return {stage: self.plan_stage(recipe, stage, sizes.get(stage, recipe.train.batch_size)) for stage in stages_of(recipe)}
 
     def plan_stage(self, recipe: Recipe, stage: str, batch_size: int) -> StagePlan:
         """One of them, computed in forward passes of `batch_size` windows."""
         validation_batch = recipe.validate.batch_size or batch_size
-        make_model, settings = (self._model, recipe.train) if stage == "train" else (self._table, qat_settings(recipe))
+        make_model = {"train": self._model, "prune": self._pruned, "qat": self._table}[stage]
+        settings = SETTINGS[stage](recipe)
         cuda = self.device.type == "cuda"
 
         def make_steps() -> Sequence[Callable[[], object]]:
@@ -197,6 +202,24 @@ class Planner:
     def _model(self, recipe: Recipe) -> TemporalFusionTransformer:
         return TemporalFusionTransformer(self.inputs, self.scaling, self.target_scaling, architecture_of(recipe.model))
 
+    def _pruned(self, recipe: Recipe) -> TemporalFusionTransformer:
+        architecture = architecture_of(recipe.model)
+        form: Form = "folded" if architecture.form == "paper" else architecture.form  # pruning folds
+        inputs = self._inputs_in_the_end(recipe)
+        return TemporalFusionTransformer(inputs, self.scaling, self.target_scaling, replace(architecture, form=form))
+
+    def _inputs_in_the_end(self, recipe: Recipe) -> Inputs:
+        """Those of the exported model. Which columns pruning keeps only training tells; others need as much, but for categories."""
+        if recipe.quant.prune is None:
+            return self.inputs
+        keep, names = recipe.quant.prune.keep, [column.name for column in self.inputs.history]
+        if keep >= len(names):
+            raise RecipeError(
+                f"quant.prune.keep: found {keep}, but the data has {len(names)} history variables; allowed: fewer than these, "
+                "or leave quant.prune out"
+            )
+        return self.inputs.without(names[keep:])
+
     def _table(self, recipe: Recipe) -> TemporalFusionTransformer:
         prepared = prepare(self._tabulated(recipe), lstm=recipe.quant.lstm, keep_float=recipe.quant.keep_float).train()
         if recipe.quant.qat.ranges == "learn":
@@ -209,7 +232,8 @@ class Planner:
         architecture = architecture_of(recipe.model)
         # The curves of the other forms decide how many knots they need; until they are trained, the most is what is planned.
         knots = architecture.knots if architecture.form == "knots" else KNOT_COUNTS[-1]
-        table = TemporalFusionTransformer(self.inputs, self.scaling, self.target_scaling, replace(architecture, form="knots", knots=knots))
+        inputs = self._inputs_in_the_end(recipe)
+        table = TemporalFusionTransformer(inputs, self.scaling, self.target_scaling, replace(architecture, form="knots", knots=knots))
         put_tables(table)
         return table
 

@@ -5,6 +5,7 @@ import math
 from tftq.errors import QuantizationError
 from tftq.quant.schedule import QatSchedule
 from tftq.recipe.schema import Recipe, TrainRecipe
+from tftq.train.fine_tuning import fine_tuning
 
 RANGES = "*.stretch"  # the names of the parameters that ranges are learned through
 FAKE_QUANT_SHARE = 0.05  # of all updates, before rounding begins
@@ -17,9 +18,7 @@ def qat_settings(recipe: Recipe) -> TrainRecipe:
     Ranges that are learned are a param group of their own.
     """
     qat = recipe.quant.qat
-    groups = {RANGES: qat.range_lr} if qat.ranges == "learn" else {}
-    optimizer = recipe.train.optimizer.model_copy(update={"lr": qat.lr, "groups": groups})
-    return recipe.train.model_copy(update={"epochs": qat.epochs, "optimizer": optimizer, "schedule": qat.schedule, "patience": None})
+    return fine_tuning(recipe.train, qat, groups={RANGES: qat.range_lr} if qat.ranges == "learn" else {})
 
 
 def qat_schedule(recipe: Recipe, windows: int) -> QatSchedule:

@@ -19,6 +19,7 @@ class Training:
         validation: the validation of that epoch.
         batch_size: windows to a forward pass at the end.
         out_of_memory: how often memory ran out, and the work was done again in smaller parts.
+        start_loss: the validation loss of the model as it came, where that counted as epoch 0.
     """
 
     updates: int
@@ -28,6 +29,7 @@ class Training:
     validation: Validation
     batch_size: int
     out_of_memory: int
+    start_loss: float | None = None
 
     def summary(self) -> dict[str, Any]:
         """What summary.json says of it."""
@@ -38,6 +40,7 @@ class Training:
             "samples_per_s": self.samples_per_s,
             "batch_size": self.batch_size,
             "out_of_memory": self.out_of_memory,
+            **({} if self.start_loss is None else {"start_loss": self.start_loss}),
             "val": validation_summary(self.validation),
         }
 
@@ -63,6 +66,7 @@ class State:
     update: int = 0  # applied updates so far, and so the number of the next one
     epoch: int = 1
     position: int = 0  # groups of this epoch that have been used
+    start_loss: float | None = None  # of the model as it came, where that is validated
     best_loss: float = math.inf
     best_epoch: int = 0
     patient_since: int = 0  # the epoch that early stopping counts from
