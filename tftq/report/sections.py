@@ -1,6 +1,7 @@
 """How the run went: training, memory, data; and at the end what it ran on and with."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from tftq.memory.components import MIB
@@ -19,6 +20,7 @@ BUDGETS = (
     "not add up to the peak. The budgets of single kinds are what this project set out with, and no run fails for them; a run keeps within "
     "memory.budget_mb."
 )
+HEAVIEST = 10  # variables shown without being asked for
 BUDGET_IN_SIGHT = 2  # a budget so many times higher than the highest bar is not drawn: the bars would be lost below it
 
 
@@ -87,16 +89,20 @@ def pruning(facts: Facts) -> Html:
         ["trained on" if found["best_epoch"] else "trained on: no epoch was better", f"{found['val']['loss']:.5f}"],
     ]
     share = f"The kept ones had {sum(kept.values()):.1%} of the selection weight. What the others said was replaced by its mean."
-    left_out = ", ".join(f"{name} {weight:.2%}" for name, weight in dropped.items())
+
+    def named(weights: dict[str, float]) -> str:
+        return ", ".join(f"{name} {weight:.2%}" for name, weight in weights.items())
+
     return section(
         "Pruned variables",
         tag(
             "div",
             tag("div", table(["", "quantile loss, validation windows"], losses), tag("p", share, class_="soft")),
-            table(["kept", "mean selection weight"], [[name, f"{weight:.2%}"] for name, weight in kept.items()]),
+            table(["heaviest", "mean selection weight"], [[name, f"{weight:.2%}"] for name, weight in islice(kept.items(), HEAVIEST)]),
             class_="side",
         ),
-        tag("details", tag("summary", f"The {len(dropped)} that were left out"), tag("p", left_out)),
+        tag("details", tag("summary", f"The {len(kept)} that were kept"), tag("p", named(kept))),
+        tag("details", tag("summary", f"The {len(dropped)} that were left out"), tag("p", named(dropped))),
     )
 
 
