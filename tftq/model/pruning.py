@@ -38,8 +38,10 @@ def prune(
     assert 1 <= keep < len(names)
     heaviest = weights.argsort(descending=True, stable=True)
     small = TemporalFusionTransformer.without(full, [names[place] for place in heaviest[keep:].tolist()]).to(weights.device).eval()
-    same = {key: value for key, value in full.state_dict().items() if not key.startswith(("history_selection.", "history_scaling."))}
-    small.load_state_dict(same, strict=False)
+    changed = ("history_selection.", "history_scaling.")
+    same = {key: value for key, value in full.state_dict().items() if not key.startswith(changed)}
+    missing, unexpected = small.load_state_dict(same, strict=False)
+    assert not unexpected and all(key.startswith(changed) for key in missing)
     _slice(full.history_selection, small.history_selection, entering)
     _keep_the_mean(full, small, weights[heaviest[:keep]].sum(), batches())
     return small, {names[place]: float(weights[place]) for place in heaviest.tolist()}
