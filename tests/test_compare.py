@@ -61,7 +61,7 @@ def test_every_model_of_every_run_is_a_row(tmp_path: Path, capsys: pytest.Captur
     assert found["models"][1] == {
         **{"run": "first", "folder": str(folders[0]), "model": "int8_qat", "loss": 0.15, "loss_ratio": pytest.approx(1.2)},
         **{"q_risk": {"0.1": 0.11, "0.5": 0.4, "0.9": 0.19}, "coverage": 0.81, "file_bytes": 1_000_000, "rss_bytes": 12_300_000},
-        **{"latency_ms": 1.25, "int8_weight_share": 0.875, "kept_float": ["heads.linear"]},
+        **{"latency_ms": 1.25, "int8_weight_share": 0.875, "int4_weight_share": 0.0, "kept_float": ["heads.linear"]},
     }
     assert main(["compare", *map(str, folders)]) == 0
     text = capsys.readouterr().out

@@ -103,6 +103,8 @@ def test_an_export_by_hand(recipe: Path) -> None:
     half = planned_export(loaded, "fp16_int8", weights=20_000, knots=100)  # the LSTM in FP16, and what a CPU makes FP32 of it
     assert half.components["workspace"] == 2 * 16_896 + (20_000 - 16_896) + 4 * 20_000
     assert half.components["activations"] == 2 * (2 + 2 + 4) * rows * 100
+    four_bits = planned_export(loaded, "int4_qat", weights=20_000, knots=100)  # held as INT8, and unpacked in three more tables
+    assert four_bits.components == {**small.components, "workspace": small.components["workspace"] + 3 * 32 * 100}
     large = planned_export(loaded, "fp32", weights=10_000_000, knots=10)  # building it takes more than running it
     assert large.components == {
         **{"parameters": 80_000_000, "workspace": 80_000_000},

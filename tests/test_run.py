@@ -14,6 +14,7 @@ import tftq.run
 from tests.conftest import ROOT, SMALL, Run
 from tftq.data.load import load_datasets
 from tftq.errors import PlanError, QuantizationError, RunFolderError
+from tftq.export.graph import read_metadata
 from tftq.export.measure import feeds, open_session
 from tftq.model.size import parameter_count
 from tftq.quant.fake_quantize import quantizers
@@ -270,3 +271,16 @@ def test_int8_weights_for_a_gpu_are_those_of_the_integer_model(
     run = do_run("structured_qat.yaml", tmp_path / "run", *changes, "export.formats=[fp16_int8, fp16, int8_ptq]")
     assert list(run.summary["models"]) == ["fp16", "int8_ptq", "fp16_int8"]
     assert made["fp16_int8"] is made["int8_ptq"] and list(quantizers(made["fp16_int8"])) and not list(quantizers(made["fp16"]))
+
+
+def test_four_bits_go_through_a_whole_run(do_run: Callable[..., Run], tmp_path: Path) -> None:
+    """Planned, calibrated, trained, proven, told and reported under names of their own."""
+    sizes = ("data.lookback=12", "data.horizon=4", "model.hidden=8", "model.knots=8", "train.batch_size=256")
+    made = do_run("structured_int4.yaml", tmp_path / "run", *sizes, "train.epochs=1", "quant.qat.epochs=1", "quant.qat.ranges=learn")
+    models = made.summary["models"]
+    assert set(models) == {"fp32", "int4_ptq", "int4_qat"} and made.summary["qat"]["updates"] > 0
+    for kind in ("int4_ptq", "int4_qat"):
+        assert 0.2 < models[kind]["int4_weight_share"] == pytest.approx(1 - models[kind]["int8_weight_share"])
+        assert read_metadata(made.folder / "exports" / f"{kind}.onnx")["format"] == kind
+    assert models["fp32"]["int4_weight_share"] == 0 and "weights in INT4" in made.printed
+    assert "INT4 share of weights" in (made.folder / "report.html").read_text(encoding="utf-8")

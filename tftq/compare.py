@@ -137,6 +137,7 @@ class Comparison:
                         **figures,
                         "loss_ratio": model["loss"] / loss if comparable and loss else None,
                         "int8_weight_share": model["int8_weight_share"],
+                        "int4_weight_share": model.get("int4_weight_share", 0.0),  # nor stored they any in four bits
                         "kept_float": model.get("kept_float", []),  # runs of older versions kept nothing
                     }
                 )
@@ -166,7 +167,7 @@ class Comparison:
             "file MB",
             "resident MB",
             "latency ms",
-            "INT8",
+            "INT8/4",
             "kept",
         )
         for name in names:
@@ -258,7 +259,7 @@ def _figures(row: dict[str, Any]) -> list[str]:
         f"{row['file_bytes'] / MB:.2f}",
         f"{row['rss_bytes'] / MB:.0f}",
         f"{row['latency_ms']:.2f}",
-        f"{row['int8_weight_share']:.0%}",
+        f"{row['int8_weight_share'] + row['int4_weight_share']:.0%}",
         str(len(row["kept_float"])),
     ]
 

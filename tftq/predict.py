@@ -27,7 +27,7 @@ from tftq.train.metrics import ForecastMetrics
 
 BATCH_SIZE = 32  # windows to one run of the model
 ROW_GROUP = 2048  # rows of forecasts that are held before they are written
-PREFERRED: tuple[Format, ...] = ("int8_qat", "int8_ptq", "fp32", "fp16", "fp16_int8")  # FP16 is meant for GPUs
+PREFERRED: tuple[Format, ...] = ("int8_qat", "int4_qat", "int8_ptq", "int4_ptq", "fp32", "fp16", "fp16_int8")  # FP16 is meant for GPUs
 CHANGEABLE = ("symbol", "time_zone", "duplicates", "missing")  # what may differ between the data of training and the data at hand
 
 

@@ -65,8 +65,9 @@ class Quantizing:
         return self._calibrated([*recipe.keep_float, *found.kept_float]) if found.kept_float else prepared, found
 
     def _calibrated(self, keep_float: Sequence[str]) -> TemporalFusionTransformer:
-        prepared = prepared_copy(self.table, lstm=self.recipe.lstm, keep_float=keep_float).to(self.device)
-        calibrate(prepared, self._calibration_batches(), self.recipe.calibration, percentile=self.recipe.percentile)
+        recipe = self.recipe
+        prepared = prepared_copy(self.table, lstm=recipe.lstm, weights=recipe.weights, keep_float=keep_float).to(self.device)
+        calibrate(prepared, self._calibration_batches(), recipe.calibration, percentile=recipe.percentile)
         return prepared
 
     def _measure(self, prepared: TemporalFusionTransformer, console: Console) -> Sensitivity:

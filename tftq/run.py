@@ -35,7 +35,7 @@ from tftq.quant.fake_quantize import learn_ranges
 from tftq.quant.schedule import QatSchedule
 from tftq.quantize import Quantizing
 from tftq.recipe.loading import load_recipe, recipe_hash
-from tftq.recipe.schema import Format, Recipe
+from tftq.recipe.schema import INTEGER_FORMATS, Format, Recipe
 from tftq.report.page import write_report
 from tftq.report.text import (
     exported_table,
@@ -150,11 +150,12 @@ def _stages(job: Job, phases: QatSchedule | None) -> dict[str, Any]:
         prepared, sensitivity = quantizing.quantize(job.folder, job.console)
         if sensitivity is not None:
             summary["quant"] = sensitivity.as_dict()
-        if "int8_ptq" in recipe.formats:
-            exported["int8_ptq"] = _export(job, prepared, "int8_ptq")
+        calibrated, trained = INTEGER_FORMATS[recipe.quant.weights]
+        if calibrated in recipe.formats:
+            exported[calibrated] = _export(job, prepared, calibrated)
         if phases is not None:
             summary["qat"] = _train_quantized(job, prepared, phases)
-            exported["int8_qat"] = _export(job, prepared, "int8_qat")
+            exported[trained] = _export(job, prepared, trained)
 
     if "fp16_int8" in recipe.formats:
         exported["fp16_int8"] = _export(job, prepared, "fp16_int8")

@@ -65,6 +65,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
     """The exports by name: with static columns and without, of both storages of the LSTM, from every form."""
     folder = tmp_path_factory.mktemp("exports")
     small = cache(lambda: tabulate(small_model())[0])
+    folded = cache(lambda: tabulate(small_model("folded", static=False, lstm_layers=1))[0])
     large = cache(table_225)
     models: dict[str, tuple[Format, Callable[[], TemporalFusionTransformer]]] = {
         "small fp32": ("fp32", small),
@@ -77,8 +78,11 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
             "int8_ptq",
             lambda: calibrated(tabulate(small_model(static=False, lstm_layers=1))[0], "int8", keep_float=KEPT),
         ),
-        "folded int8": ("int8_ptq", lambda: calibrated(tabulate(small_model("folded", static=False, lstm_layers=1))[0], "int8")),
+        "folded int8": ("int8_ptq", lambda: calibrated(folded(), "int8")),
         "paper int8": ("int8_qat", lambda: calibrated(tabulate(small_model("paper", static=False, lstm_layers=1))[0], "fp32")),
+        "small int4": ("int4_ptq", lambda: calibrated(small(), "int8", weights="int4")),
+        "folded int4, lstm fp32": ("int4_qat", lambda: calibrated(folded(), "fp32", weights="int4")),
+        "large int4": ("int4_ptq", lambda: calibrated(large(), "int8", weights="int4", windows=8)),
         "large fp32": ("fp32", large),
         "large int8": ("int8_ptq", lambda: calibrated(large(), "int8", windows=8)),
         "large int8, lstm fp32": ("int8_ptq", lambda: calibrated(large(), "fp32", windows=8)),

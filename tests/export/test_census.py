@@ -10,7 +10,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from tests.export.conftest import Make
 from tests.quant.small import small_table
-from tftq.export.census import Census, Product, StoredWeight, int8_shares, kept_weights, stored_weights, take_census
+from tftq.export.census import Census, Product, StoredWeight, integer_shares, kept_weights, stored_weights, take_census
 from tftq.export.graph import describe_model, read_metadata
 
 node = helper.make_node
@@ -60,7 +60,7 @@ def count(folder: Path, nodes: Sequence[NodeProto]) -> Census:
 def test_what_fuses_is_an_integer_product(tmp_path: Path, nodes: list[NodeProto], fused: str) -> None:
     census = count(tmp_path, nodes)
     assert (census.integer_products, census.float_weight_products) == ({fused: 1}, 0)
-    assert (census.int8_weight_share, census.int8_share_outside_lstm) == (1.0, 1.0)
+    assert (census.int8_weight_share, census.integer_share_outside_lstm) == (1.0, 1.0)
     assert census.operators[fused] == 1
     assert census.products == [Product(fused, "int8", "INT8", 256)]
 
@@ -85,7 +85,7 @@ def test_an_int8_weight_that_is_multiplied_in_float_is_found_out(tmp_path: Path,
 def test_a_float_weight_is_a_float_product(tmp_path: Path) -> None:
     census = count(tmp_path, [node("MatMul", ["x", "float"], ["y"])])
     assert (census.integer_products, census.float_weight_products) == ({}, 1)
-    assert (census.int8_weight_share, census.int8_share_outside_lstm) == (0.0, 0.0)
+    assert (census.int8_weight_share, census.integer_share_outside_lstm) == (0.0, 0.0)
     assert census.products == [Product("MatMul", "float", "FLOAT", 256)]
 
 
@@ -101,7 +101,7 @@ def test_shares_count_weights_and_products_of_activations_do_not_count(tmp_path:
     ]
     census = count(tmp_path, nodes)
     assert (census.integer_products, census.float_weight_products) == ({"MatMulIntegerToFloat": 1}, 0)
-    assert census.int8_weight_share == census.int8_share_outside_lstm == pytest.approx(256 / 264)
+    assert census.int8_weight_share == census.integer_share_outside_lstm == pytest.approx(256 / 264)
     assert [(product.weight, product.type) for product in census.products] == [("int8", "INT8")] + 3 * [(None, None)]
 
 
@@ -113,7 +113,7 @@ def test_no_float_weight_is_multiplied_in_an_int8_export(make: Make, name: str, 
     of_activations = 2  # query · key, weights · value
     assert census.float_weight_products == 0
     assert sum(census.integer_products.values()) == products - of_activations
-    assert census.int8_share_outside_lstm >= 0.98
+    assert census.integer_share_outside_lstm >= 0.98
     named = {product.weight: product for product in census.products if product.weight}
     tables = {f"{part}_selection.curves.integers" for part in ("history", "future")}
     assert {named[table].operator for table in tables} == {"MatMulIntegerToFloat"}
@@ -132,7 +132,7 @@ def test_an_lstm_of_integers_leaves_no_product_of_a_float_weight(make: Make, tmp
     census = take_census(made.path, tmp_path / "optimised.onnx")
     assert census.integer_products["DynamicQuantizeLSTM"] == 4 and "LSTM" not in census.operators  # two layers, twice
     assert {product.type for product in census.products if product.weight} == {"INT8"}
-    assert census.int8_weight_share == census.int8_share_outside_lstm == 1.0
+    assert census.int8_weight_share == census.integer_share_outside_lstm == 1.0
     assert all(weight.lstm for weight in stored_weights(made.path) if weight.name.startswith(("encoder.", "decoder.")))
 
 
@@ -146,24 +146,27 @@ def test_kept_layers_are_named_and_everything_else_is_integer(make: Make, tmp_pa
     floats = [product for product in census.products if product.kept]
     assert {product.type for product in floats} == {"FLOAT"} and len(floats) == 6 + 2  # the encoder has two weights
     assert all(product.type != "FLOAT" or product.operator == "LSTM" for product in census.products if not product.kept)
-    assert (census.float_weight_products, census.int8_share_outside_lstm) == (0, 1.0) and census.int8_weight_share < 0.9
+    assert (census.float_weight_products, census.integer_share_outside_lstm) == (0, 1.0) and census.int8_weight_share < 0.9
     assert read_metadata(made.path)["kept_float"] == list(kept)
     assert "kept_float" not in describe_model(small_table())
 
 
 def test_shares_by_hand() -> None:
     weights = [
-        StoredWeight("a.weight", True, False, 60),
-        StoredWeight("network.b.weight", False, False, 20),
-        StoredWeight("encoder.ih_0", False, True, 20),
-        StoredWeight("network.b.weight", False, False, 20),  # in the other half of a pair too
+        StoredWeight("a.weight", "INT8", False, 15),
+        StoredWeight("a.weight", "INT4", False, 45),
+        StoredWeight("network.b.weight", "FLOAT", False, 20),
+        StoredWeight("encoder.ih_0", "FLOAT", True, 20),
+        StoredWeight("network.b.weight", "FLOAT", False, 20),  # in the other half of a pair too
     ]
-    assert int8_shares(weights) == (0.5, 0.6)
-    assert int8_shares(weights, ["b"]) == (0.5, 1.0) and int8_shares(weights[2:3], []) == (0.0, 1.0)
+    shares = {"int8_weight_share": 0.125, "int4_weight_share": 0.375}
+    assert integer_shares(weights) == {**shares, "integer_share_outside_lstm": 0.6}
+    assert integer_shares(weights, ["b"]) == {**shares, "integer_share_outside_lstm": 1.0}
+    assert integer_shares(weights[3:4])["integer_share_outside_lstm"] == 1.0  # of none, all are
     assert kept_weights(weights, ["a", "b", "c", "encoder"]) == {"b": 20, "encoder": 20}
 
 
 def test_an_fp32_export_is_all_float(make: Make, tmp_path: Path) -> None:
     census = take_census(make("small fp32").path, tmp_path / "optimised.onnx")
     assert census.float_weight_products >= 25 and census.integer_products == {}
-    assert (census.int8_weight_share, census.int8_share_outside_lstm) == (0.0, 0.0)
+    assert (census.int8_weight_share, census.integer_share_outside_lstm) == (0.0, 0.0)

@@ -26,7 +26,7 @@ NEAREST, FARTHEST = ", nearest window", ", farthest window"  # of the same dista
 FINITE = "values that are not finite"
 ORDERED = "quantiles out of order"
 FLOAT_LEFT = "products of float weights left"
-SHARE = "INT8 share of the weights outside the LSTM"
+SHARE = "INT8 and INT4 share of the weights outside the LSTM"
 LARGE = "large int8, lstm fp32"
 
 
@@ -177,7 +177,7 @@ def test_float_weights_too_small_for_a_product_still_count_for_the_share(tmp_pat
 
 
 @pytest.mark.usefixtures("free")
-@pytest.mark.parametrize("name", ["small fp32", "small fp16", "fp16_int8", "small int8", "folded int8", "paper int8", LARGE])
+@pytest.mark.parametrize("name", ["small fp32", "small fp16", "fp16_int8", "small int8", "folded int8", "paper int8", "small int4", LARGE])
 def test_the_real_exports_pass(make: Make, name: str) -> None:
     made = make(name)
     batch = small_batch(made.model.inputs, 32)

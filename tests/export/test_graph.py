@@ -27,7 +27,8 @@ from tftq.quant.prepare import prepared_copy
 from tftq.versions import installed
 
 FLOAT = ["small fp32", "large fp32"]
-INTEGER = ["small int8", "small int8, lstm dynamic", "folded int8", "paper int8", "large int8", "large int8, lstm fp32"]
+INT4 = ["small int4", "folded int4, lstm fp32"]
+INTEGER = ["small int8", "small int8, lstm dynamic", "folded int8", "paper int8", "large int8", "large int8, lstm fp32", *INT4]
 
 
 def forecast(made: Made, batch: Batch) -> np.ndarray:
@@ -68,7 +69,7 @@ def test_int8_equals_the_fake_quantized_model_at_any_batch(make: Make, name: str
     assert_equal_but_for_ties(np.concatenate(forecasts), forecast(made, windows))
 
 
-@pytest.mark.parametrize("name", ["small int8", "folded int8", "paper int8"])
+@pytest.mark.parametrize("name", ["small int8", "folded int8", "paper int8", *INT4])
 def test_int8_means_the_same_to_onnxs_own_reference(make: Make, name: str) -> None:
     """The files are standard QDQ: what they say does not depend on the runtime."""
     made = make(name)
@@ -78,7 +79,7 @@ def test_int8_means_the_same_to_onnxs_own_reference(make: Make, name: str) -> No
     assert_equal_but_for_ties(np.asarray(result), forecast(made, windows))
 
 
-@pytest.mark.parametrize("name", ["paper int8", "large int8, lstm fp32"])
+@pytest.mark.parametrize("name", ["paper int8", "large int8, lstm fp32", "folded int4, lstm fp32"])
 def test_int8_is_at_most_a_step_apart_in_openvino(make: Make, name: str) -> None:
     """In FP32 between its integer products, where it would choose bf16 by itself; it refuses an LSTM whose weights are dequantized."""
     openvino = pytest.importorskip("openvino", reason="needs the extra openvino")

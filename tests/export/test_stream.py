@@ -253,7 +253,7 @@ def test_the_pair_is_proven_and_published_as_one(bars_pair: Pair, tmp_path: Path
     one_piece = onnx.load(bars_pair.folder / "int8_ptq.onnx").graph
     stored = {tensor.name for tensor in one_piece.initializer if tensor.data_type == onnx.TensorProto.INT8 and len(tensor.dims) == 2}
     assert sum(proof["census"]["integer_products"].values()) >= len(stored)  # every table and linear weight, in one half or the other
-    assert proof["census"]["int8_share_outside_lstm"] == 1.0 == proof["census"]["int8_weight_share"]
+    assert proof["census"]["integer_share_outside_lstm"] == 1.0 == proof["census"]["int8_weight_share"]
 
     summary = exported.summary()
     assert json.loads(json.dumps(summary)) == summary

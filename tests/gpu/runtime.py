@@ -10,7 +10,7 @@ import torch
 
 from tests.gpu.reference import RandomWindows, Size
 from tftq.errors import ProviderError
-from tftq.export.census import int8_shares, stored_weights
+from tftq.export.census import integer_shares, stored_weights
 from tftq.export.gate import HALF, measured
 from tftq.export.graph import build_graph
 from tftq.export.measure import CPU, CUDA, CUDA_OPTIONS, SEVERITY_ERROR, feeds, open_session
@@ -94,4 +94,4 @@ def _optimised_share(path: Path, optimised: Path) -> float:
     options.log_severity_level = SEVERITY_ERROR
     options.optimized_model_filepath = str(optimised)
     onnxruntime.InferenceSession(path, options, providers=[(CUDA, CUDA_OPTIONS), CPU])
-    return int8_shares(stored_weights(optimised))[1]
+    return integer_shares(stored_weights(optimised))["integer_share_outside_lstm"]

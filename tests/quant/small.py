@@ -10,6 +10,7 @@ from tftq.data.columns import Batch, Inputs
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.calibration import calibrate
+from tftq.quant.modules import WeightStorage
 from tftq.quant.prepare import LstmStorage, prepared_copy
 
 
@@ -58,9 +59,14 @@ def small_table(*, static: bool = True, dropout: float = 0.1, lstm_layers: int =
 
 
 def calibrated(
-    table: TemporalFusionTransformer, lstm: LstmStorage = "int8", *, windows: int = 64, keep_float: Sequence[str] = ()
+    table: TemporalFusionTransformer,
+    lstm: LstmStorage = "int8",
+    *,
+    weights: WeightStorage = "int8",
+    windows: int = 64,
+    keep_float: Sequence[str] = (),
 ) -> TemporalFusionTransformer:
     """A copy in eval mode that computes as the integers will, calibrated on windows of its own."""
-    prepared = prepared_copy(table, lstm=lstm, keep_float=keep_float)
+    prepared = prepared_copy(table, lstm=lstm, weights=weights, keep_float=keep_float)
     calibrate(prepared, [small_batch(table.inputs, windows, seed=5)])
     return prepared.eval()

@@ -125,6 +125,11 @@ def test_wrong_values(tmp_path: Path, text: str, message: str) -> None:
         (BARS + "quant: {method: qat, qat: {fake_quant: 9, freeze: 4}}", "quant.qat.freeze (line 3): 4 comes before fake_quant 9; allowe"),
         (BARS + "export: {formats: [fp32, int8_qat]}", "export.formats (line 3): int8_qat is not made while quant.method is none; allowe"),
         (BARS + "export: {formats: [fp32]}\nquant: {method: ptq}", "export.formats (line 3): lacks int8_ptq, so quant.method ptq has no"),
+        (BARS + "quant: {weights: int2}", "quant.weights (line 3): found 'int2'; allowed: int8, int4"),
+        (
+            BARS + "export: {formats: [fp32, int8_ptq]}\nquant: {method: ptq, weights: int4}",
+            "export.formats (line 3): int8_ptq is not made while quant.method is ptq and quant.weights is int4; allowed: fp16, fp16_",
+        ),
         (BARS + "export: {formats: [fp16_int8]}", "export.formats (line 3): fp16_int8 is not made while quant.method is none; allowed: fp"),
         (
             BARS + "export: {formats: [fp16, stream]}",

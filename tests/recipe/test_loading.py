@@ -126,6 +126,7 @@ def test_paths_start_at_the_file_or_at_the_working_directory(load: Load, tmp_pat
         ("quant: {sensitivity: true}", "quant.sensitivity has no effect: quant.method is none"),
         ("quant: {loss_budget: 0.002}", "quant.loss_budget has no effect: quant.method is none"),
         ("quant: {keep_float: [heads]}", "quant.keep_float has no effect: quant.method is none"),
+        ("quant: {weights: int4}", "quant.weights has no effect: quant.method is none"),
         ("quant: {lstm: int8}", "quant.lstm has no effect: quant.method is none"),
         (
             "quant: {prune: {keep: 3, schedule: {warmup: 0, cooldown: 0, floor: 0.2}}}",
@@ -210,5 +211,5 @@ def test_shipped_recipes(path: Path) -> None:
 
 
 def test_all_the_recipes_are_there() -> None:
-    small = {"fp32", "fp16", "ptq_int8", "qat_int8", "structured_qat"}
+    small = {"fp32", "fp16", "ptq_int8", "qat_int8", "structured_int4", "structured_qat"}
     assert {path.stem for path in RECIPES} == small | {"es225_fp32", "es225_fp16", "es225_lean", "es225_ptq", "es225_qat"}

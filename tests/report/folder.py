@@ -41,6 +41,7 @@ def model(risk: float, size: int) -> dict[str, Any]:
         "latency_ms": 1.25,
         "load_ms": 40.4,
         "int8_weight_share": 0.875,
+        "int4_weight_share": 0.0,
         "kept_float": [],
         "nodes": {"CPUExecutionProvider": {"Add": 7, "Gemm": 5}},
     }

@@ -1,7 +1,7 @@
 """Which products of a graph really run in integers, and how many of its weights are stored so: counted, not claimed."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto
+from onnx import NodeProto, TensorProto
 
 from tftq.export.measure import SEVERITY_ERROR
 from tftq.export.scan import every_graph
@@ -24,6 +24,7 @@ WEIGHT_INPUTS = {
 }
 LSTMS = ("LSTM", "DynamicQuantizeLSTM")
 WHOLE = "network"  # what a half of a streaming pair calls the model
+UNPACKING = ("Cast", "Mul", "Add", "Reshape", "Concat")  # what makes INT8 of weights that are stored in four bits
 MIN_FLOAT_WEIGHTS = 16  # of a product; smaller float constants are signs and scales
 
 
@@ -47,12 +48,17 @@ class Product:
 
 
 class StoredWeight(NamedTuple):
-    """A weight of a product as a file stores it: its name, how it is stored, whether it is the LSTM's, and how many numbers it is."""
+    """What a file stores of a weight of a product: its name, the type by ONNX's name, whether it is the LSTM's, and how many numbers."""
 
     name: str
-    int8: bool
+    type: str
     lstm: bool
     size: int
+
+    @property
+    def integer(self) -> bool:
+        """Whether it is stored in integers."""
+        return self.type in ("INT8", "INT4")
 
     @property
     def layer(self) -> str:
@@ -72,7 +78,8 @@ class Census:
             without those of layers that were to stay so.
         kept_float: layer -> its weights, of the layers that were to stay in floating point and do.
         int8_weight_share: share of all weights that are stored as INT8.
-        int8_share_outside_lstm: the same without the LSTM's, and without those of layers that were to stay in floating point.
+        int4_weight_share: the same of INT4, which the runtime makes INT8 of when it loads the file.
+        integer_share_outside_lstm: of both together, without the LSTM's, and without those of layers that were to stay in floating point.
     """
 
     operators: dict[str, int]
@@ -81,7 +88,8 @@ class Census:
     float_weight_products: int
     kept_float: dict[str, int]
     int8_weight_share: float
-    int8_share_outside_lstm: float
+    int4_weight_share: float
+    integer_share_outside_lstm: float
 
 
 def take_census(path: Path, optimised: Path, *, kept: Collection[str] = ()) -> Census:
@@ -100,7 +108,6 @@ def take_census(path: Path, optimised: Path, *, kept: Collection[str] = ()) -> C
     operators = Counter(node.op_type for part in parts for node in part.node)
     products = list(_products(parts, kept))
     weights = stored_weights(path)
-    share, outside = int8_shares(weights, kept)
     return Census(
         operators=dict(sorted(operators.items())),
         products=products,
@@ -109,8 +116,7 @@ def take_census(path: Path, optimised: Path, *, kept: Collection[str] = ()) -> C
             product.operator in FLOAT_PRODUCTS and product.weight is not None and not product.kept for product in products
         ),
         kept_float=kept_weights(weights, kept),
-        int8_weight_share=share,
-        int8_share_outside_lstm=outside,
+        **integer_shares(weights, kept),
     )
 
 
@@ -134,34 +140,51 @@ def stored_weights(path: Path) -> list[StoredWeight]:
     parts = list(every_graph(onnx.load(path).graph))
     stored = {tensor.name: tensor for part in parts for tensor in part.initializer}
     nodes = [node for part in parts for node in part.node]
-    dequantized = {node.output[0]: node.input[0] for node in nodes if node.op_type == "DequantizeLinear"}
+    makers = {output: node for node in nodes for output in node.output}
     weights = []
     for node in nodes:
         if node.op_type in ("Gemm", "MatMul", *LSTMS):
             for name in node.input[1:3]:
-                weight = stored.get(dequantized.get(name, name))
-                if weight is not None and len(weight.dims) >= 2:  # a bias has one dimension
-                    int8, lstm = weight.data_type == TensorProto.INT8, node.op_type in LSTMS
-                    weights.append(StoredWeight(weight.name, int8, lstm, int(np.prod(weight.dims))))
+                maker = makers.get(name)
+                name = maker.input[0] if maker is not None and maker.op_type == "DequantizeLinear" else name
+                for tensor in _unpacked_from(name, stored, makers):
+                    if len(tensor.dims) >= 2:  # a bias has one dimension
+                        type_ = TensorProto.DataType.Name(tensor.data_type)
+                        weights.append(StoredWeight(name, type_, node.op_type in LSTMS, int(np.prod(tensor.dims))))
     return weights
 
 
-def int8_shares(weights: Sequence[StoredWeight], kept: Collection[str] = ()) -> tuple[float, float]:
-    """The share of INT8 among all weights, and among those that are neither the LSTM's nor of layers that were to stay in floating point.
+def _unpacked_from(name: str, stored: Mapping[str, TensorProto], makers: Mapping[str, NodeProto]) -> list[TensorProto]:
+    """The constants that a weight is, or is unpacked from when the file is loaded; none where it depends on an input."""
+    if name in stored:
+        return [stored[name]]
+    if name not in makers or makers[name].op_type not in UNPACKING:
+        return []
+    found = [_unpacked_from(part, stored, makers) for part in makers[name].input]
+    return [tensor for tensors in found for tensor in tensors] if all(found) else []
+
+
+def integer_shares(weights: Sequence[StoredWeight], kept: Collection[str] = ()) -> dict[str, float]:
+    """The shares of a `Census`.
 
     Args:
         weights: of a model, or of its parts together.
-        kept: those layers.
+        kept: the layers that were to stay in floating point.
     """
-    return _int8_share(weights), _int8_share([weight for weight in weights if not weight.lstm and weight.layer not in kept])
+    outside = [weight for weight in weights if not weight.lstm and weight.layer not in kept]
+    return {
+        "int8_weight_share": _share(weights, [weight for weight in weights if weight.type == "INT8"]),
+        "int4_weight_share": _share(weights, [weight for weight in weights if weight.type == "INT4"]),
+        "integer_share_outside_lstm": _share(outside, [weight for weight in outside if weight.integer]),
+    }
 
 
 def kept_weights(weights: Sequence[StoredWeight], kept: Collection[str]) -> dict[str, int]:
     """How many weights each of the layers has that were to stay in floating point and do.
 
-    Args: as of `int8_shares`.
+    Args: as of `integer_shares`.
     """
-    once = {weight for weight in weights if not weight.int8}  # though both halves of a streaming pair may use it
+    once = {weight for weight in weights if not weight.integer}  # though both halves of a streaming pair may use it
     sizes = {layer: sum(weight.size for weight in once if weight.layer == layer) for layer in kept}
     return {layer: size for layer, size in sizes.items() if size}
 
@@ -171,7 +194,7 @@ def layer_of(weight: str) -> str:
     return weight.removeprefix(f"{WHOLE}.").rpartition(".")[0]
 
 
-def _int8_share(weights: Sequence[StoredWeight]) -> float:
+def _share(weights: Sequence[StoredWeight], part: Sequence[StoredWeight]) -> float:
     """Of none, all are."""
     everything = sum(weight.size for weight in weights)
-    return sum(weight.size for weight in weights if weight.int8) / everything if everything else 1.0
+    return sum(weight.size for weight in part) / everything if everything else 1.0

@@ -25,7 +25,7 @@ EXACT = 1e-4  # rounding of floats
 HALF = 2e-2  # FP16 has eleven bits
 BATCH_INVARIANCE = 1e-5
 STEP = 1 / 255  # what a rounding tie may always move: there, floats that differ by their last bit become other integers
-INT8_SHARE = 0.98  # of the weights outside the LSTM
+INTEGER_SHARE = 0.98  # of the weights outside the LSTM
 CHECKED_BATCHES = (1, 2, 7)
 
 
@@ -150,7 +150,8 @@ def integrity(census: Census, kept: Collection[str] = ()) -> list[Check]:
 
 def stored_as_integers(census: Census, kept: Collection[str] = ()) -> list[Check]:
     """The same of the weights alone, whatever the products make of them."""
-    share = _at_least(f"INT8 share of the weights outside the LSTM{_beside(kept)}", census.int8_share_outside_lstm, INT8_SHARE)
+    name = f"INT8 and INT4 share of the weights outside the LSTM{_beside(kept)}"
+    share = _at_least(name, census.integer_share_outside_lstm, INTEGER_SHARE)
     return [share, _equals("layers kept in floating point", len(census.kept_float), len(kept))] if kept else [share]
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from tftq.export.deploy import compute_by_window, deploy
+from tftq.export.four_bits import write_four_bits
 from tftq.export.half import deploy_half
 from tftq.export.measure import METADATA_KEY
 from tftq.export.scan import every_graph, write_scans
@@ -69,6 +70,7 @@ def trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], output: str
     assert program is not None
     graph = program.model_proto
     write_scans(graph)
+    write_four_bits(graph)
     _own_zero_points(graph.graph)
     _strip(graph)
     _describe(graph, {"versions": _versions(), **metadata})
@@ -108,7 +110,7 @@ def _own_zero_points(graph: onnx.GraphProto) -> None:
     constants = {tensor.name: tensor for tensor in graph.initializer}
     for part in every_graph(graph):
         for node in part.node:
-            if node.op_type == "DequantizeLinear" and node.input[0] in constants:
+            if node.op_type == "DequantizeLinear" and constants[node.input[2]].dims:  # one a channel, as only weights and biases have
                 zero = graph.initializer.add()
                 zero.CopyFrom(constants[node.input[2]])
                 zero.name = node.input[2] = f"{node.input[0]}.zero_point"

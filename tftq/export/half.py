@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tftq.export.deploy import replaced
 from tftq.export.lstm import OnnxLstm
-from tftq.export.operators import DenseTable, FloatLinear, constant, dequantized, onnx_operator, scattered, stored
+from tftq.export.operators import DenseTable, FloatLinear, constant, dequantized, onnx_operator, scattered
 from tftq.model.curves import TableCurves
 from tftq.model.scaling import InputScaling
 from tftq.model.tft import TemporalFusionTransformer
@@ -31,7 +31,7 @@ class _IntegerWeight:
     def store(self, weight: Tensor, quantizer: WeightQuantizer) -> None:
         """Take the weight over from a calibrated layer."""
         scale = quantizer.scale
-        integers = stored(weight, quantizer.along(scale))
+        integers = quantizer.integers(weight)
         self.integers = constant(integers if quantizer.axis == 0 else integers.T.contiguous())
         self.scale = constant(scale.to(HALF))
         self.zero = constant(torch.zeros_like(scale, dtype=torch.int8))

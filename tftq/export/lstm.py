@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from tftq.export.operators import constant, dequantized, stored
+from tftq.export.operators import constant, dequantized
 from tftq.export.scan import each_window
 from tftq.quant.dynamic_lstm import DynamicLstm
 from tftq.quant.modules import FakeQuantizedLstm
@@ -30,8 +30,8 @@ class OnnxLstm(nn.Module):
                 name = f"weight_{kind}_l{layer}"
                 weight = getattr(source, name)
                 if isinstance(lstm, FakeQuantizedLstm):
-                    scale = lstm.weight_scale(name)
-                    weight = stored(weight, scale[:, None])
+                    quantizer = lstm.weight_quantizer(name)
+                    weight, scale = quantizer.integers(weight), quantizer.scale
                     self.register_buffer(f"{kind}_scale_{layer}", _gates(scale).to(dtype))
                     self.register_buffer(f"{kind}_zero_{layer}", torch.zeros_like(scale, dtype=torch.int8))
                 else:
@@ -87,8 +87,8 @@ class OnnxDynamicLstm(nn.Module):
         for layer in range(self.num_layers):
             for kind in ("ih", "hh"):
                 name = f"weight_{kind}_l{layer}"
-                scale = lstm.weight_scale(name)
-                weight = _gates(stored(getattr(lstm.lstm, name), scale[:, None])).T  # [inputs, 4 * hidden]
+                quantizer = lstm.weight_quantizer(name)
+                weight, scale = _gates(quantizer.integers(getattr(lstm.lstm, name))).T, quantizer.scale  # [inputs, 4 * hidden]
                 self.register_buffer(f"{kind}_{layer}", weight[None].contiguous())
                 self.register_buffer(f"{kind}_scale_{layer}", _gates(scale)[None])
                 self.register_buffer(f"{kind}_zero_{layer}", torch.zeros_like(scale, dtype=torch.int8)[None])

@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tftq.export.four_bits import unpacked, unpacked_curves
 from tftq.export.scan import each_window
 from tftq.model.curves import TableCurves
+from tftq.quant.fake_quantize import CurveQuantizer
 from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedTable
-from tftq.quant.parameters import INT8, INT32, quantize
+from tftq.quant.parameters import INT4, INT32, quantize
 
 
 def onnx_operator(name: str, inputs: tuple[Tensor | None, ...], shape: tuple[int, ...], dtype: torch.dtype, **attributes: Any) -> Tensor:
@@ -32,7 +34,7 @@ def dequantized(x: Tensor, scale: Tensor, zero_point: Tensor, *, axis: int | Non
 
 
 class IntegerLinear(nn.Module):
-    """UINT8 input, INT8 weight per output channel, INT32 bias: a product between dequantizers, which runtimes fuse.
+    """UINT8 input, INT8 weight per output channel, stored as that or INT4, INT32 bias: a product between dequantizers, which runtimes fuse.
 
     Args:
         linear: the layer with its quantizers, calibrated.
@@ -41,7 +43,8 @@ class IntegerLinear(nn.Module):
     def __init__(self, linear: FakeQuantizedLinear) -> None:
         super().__init__()
         quantizer = linear.weight_quantizer
-        self.weight = constant(stored(linear.weight, quantizer.along(quantizer.scale)))
+        self.weight = constant(quantizer.integers(linear.weight))
+        self.four_bits = quantizer.kind == INT4
         self.weight_scale = constant(quantizer.scale)
         self.weight_zero = constant(torch.zeros_like(quantizer.scale, dtype=torch.int8))
         self.input_scale = constant(linear.input_quantizer.scale)
@@ -59,16 +62,20 @@ class IntegerLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Args: x [..., inputs]. Returns: [..., outputs]."""
         if not self.has_bias:  # OpenVINO fails where a Gemm without bias is reshaped
-            operands = self._input(x), dequantized(self.weight, self.weight_scale, self.weight_zero, axis=1)
+            operands = self._input(x), self._weight(axis=1)
             return onnx_operator("MatMul", operands, (*x.shape[:-1], self.outputs), torch.float32)
         rows = x.flatten(0, -2)  # a product of more dimensions would not be fused with its bias
-        weight = dequantized(self.weight, self.weight_scale, self.weight_zero, axis=0)
+        weight = self._weight(axis=0)
         bias = dequantized(self.bias, self.bias_scale, self.bias_zero, axis=0)
         product = onnx_operator("Gemm", (self._input(rows), weight, bias), (rows.shape[0], self.outputs), torch.float32, transB=1)
         return product.unflatten(0, x.shape[:-1])
 
     def _input(self, x: Tensor) -> Tensor:
         return dequantized(quantized(x, self.input_scale, self.input_zero), self.input_scale, self.input_zero)
+
+    def _weight(self, *, axis: int) -> Tensor:
+        weight = unpacked(self.weight) if self.four_bits else self.weight
+        return dequantized(weight, self.weight_scale, self.weight_zero, axis=axis)
 
 
 class DenseTable(TableCurves):
@@ -101,7 +108,7 @@ class DenseTable(TableCurves):
 
 
 class IntegerTable(DenseTable):
-    """As `DenseTable`, with UINT8 shares and INT8 values: scattered as bytes, a quarter of the memory.
+    """As `DenseTable`, with UINT8 shares, scattered as bytes, a quarter of the memory, and INT8 values, stored as that or in four bits.
 
     Args:
         curves: the table with its quantizer, calibrated.
@@ -111,7 +118,12 @@ class IntegerTable(DenseTable):
         super().__init__(curves, torch.float32)
         quantizer = curves.weight_quantizer
         del self.values
-        self.integers = constant(stored(curves.values, quantizer.along(quantizer.scale)))
+        if isinstance(quantizer, CurveQuantizer):
+            self.integers = constant(quantizer.offsets(curves.values))
+            self.base, self.step = constant(quantizer.base.to(torch.int8)), constant(quantizer.step.to(torch.int8))
+        else:
+            self.integers = constant(quantizer.integers(curves.values))
+        self.four_bits = isinstance(quantizer, CurveQuantizer)
         self.scale = constant(quantizer.scale)
         self.zero = constant(torch.zeros_like(quantizer.scale, dtype=torch.int8))
         self.share_scale = constant(curves.share_scale)
@@ -121,7 +133,8 @@ class IntegerTable(DenseTable):
         index, share = self.grid.locate(x, weights)
         largest = share.amax(dim=1, keepdim=True)  # [rows, 1]
         dense = scattered(index, quantized(share / largest, self.share_scale, self.share_zero), self.integers.shape[0])
-        operands = dequantized(dense, self.share_scale, self.share_zero), dequantized(self.integers, self.scale, self.zero, axis=1)
+        integers = unpacked_curves(self.integers, self.base, self.step, self.grid.counts) if self.four_bits else self.integers
+        operands = dequantized(dense, self.share_scale, self.share_zero), dequantized(integers, self.scale, self.zero, axis=1)
         return onnx_operator("MatMul", operands, (x.shape[0], self.integers.shape[1]), torch.float32) * largest
 
 
@@ -147,11 +160,6 @@ class FloatLinear(nn.Module):
         """Args: x [..., inputs], FP32. Returns: [..., outputs], FP32."""
         product = x.to(self.weight.dtype) @ self.weight
         return (product if self.bias is None else product + self.bias).float()
-
-
-def stored(weight: Tensor, scale: Tensor) -> Tensor:
-    """A weight as INT8; the scale broadcasts over it."""
-    return quantize(weight, scale, torch.zeros_like(scale, dtype=torch.int32), INT8)
 
 
 def constant(x: Tensor) -> nn.Buffer:

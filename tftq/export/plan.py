@@ -1,11 +1,14 @@
 """What an export will need in host memory, estimated in closed form."""
 
+from itertools import chain
+
 from tftq.memory.plan import PlannedPeak
-from tftq.recipe.schema import Format, Recipe, is_half
+from tftq.recipe.schema import INTEGER_FORMATS, Format, Recipe, is_half
 
 WINDOWS = 32  # that a session runs at once, at the gate and to be measured: more would only take more memory
-_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "fp16_int8": 1, "int8_ptq": 1, "int8_qat": 1}  # of a stored weight
+_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "fp16_int8": 1, **dict.fromkeys(chain(*INTEGER_FORMATS.values()), 1)}  # of a weight
 FLOAT = 4
+UNPACKING = 3  # INT8 tables that are held besides while one in four bits is unpacked
 
 
 def planned_export(recipe: Recipe, kind: Format, *, weights: int, knots: int, kept: int = 0) -> PlannedPeak:
@@ -13,6 +16,7 @@ def planned_export(recipe: Recipe, kind: Format, *, weights: int, knots: int, ke
 
     Building holds the model, the copy that is written, the graph and its bytes. Running holds the model, the session with the weights as
     read and as the runtime packs them, and the rows of hat functions of the history input twice: empty, and with the shares put in.
+    INT4 is traced as INT8, and unpacked by the session in steps that each make a table of bytes.
     A CPU computes FP16 in FP32: it holds the weights so too, and the rows as FP16 twice and as FP32, in an arena that doubles as it grows.
     Everything else is small beside these; Python's and the exporter's own modules (about 200 MB) are not counted.
 
@@ -35,9 +39,10 @@ def planned_export(recipe: Recipe, kind: Format, *, weights: int, knots: int, ke
     more = (unquantized - size) * kept if size == 1 else 0
     model, file = FLOAT * weights, size * (weights - lstm) + lstm_size * lstm + more
     packed, shares = (model, 2 * (2 + 2 + FLOAT)) if half else (file, 2 * size)
+    unpacked = UNPACKING * hidden * knots if form in INTEGER_FORMATS["int4"] else 0
     rows = WINDOWS * recipe.data.lookback
     copies, sessions = (2, 3) if kind == "stream" else (1, 1)  # its halves; the one-piece model, the stream, and the pair on whole windows
     building = {"parameters": (1 + copies) * model, "workspace": 2 * file, "activations": 0}
-    running = {"parameters": model, "workspace": sessions * (file + packed), "activations": shares * rows * knots}
+    running = {"parameters": model, "workspace": sessions * (file + packed + unpacked), "activations": shares * rows * knots}
     components = max(building, running, key=lambda parts: sum(parts.values()))
     return PlannedPeak(sum(components.values()), {**components, "gradients": 0, "optimizer": 0, "left_over": 0})

@@ -62,6 +62,7 @@ class Exported:
             "latency_ms": cost["latency_ms"],
             "load_ms": cost["load_ms"],
             "int8_weight_share": self.proof.census.int8_weight_share,
+            "int4_weight_share": self.proof.census.int4_weight_share,
             "kept_float": list(self.proof.census.kept_float),
             "nodes": self.proof.nodes,
             **({} if self.proof.gpu is None else {"gpu": self.proof.gpu}),

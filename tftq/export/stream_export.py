@@ -12,7 +12,7 @@ import torch
 
 from tftq.data.columns import Batch
 from tftq.data.windows import Windows
-from tftq.export.census import Census, int8_shares, kept_weights, stored_weights, take_census
+from tftq.export.census import Census, integer_shares, kept_weights, stored_weights, take_census
 from tftq.export.evaluate import evaluate_forecasts
 from tftq.export.gate import BATCH_INVARIANCE, Proof, distances, integrity, measured, moved_by_ties, require, soundness
 from tftq.export.measure import CPU, feeds, open_session
@@ -183,13 +183,11 @@ def _census_of(pair: tuple[Path, ...], kept: Collection[str]) -> Census:
         found.append(take_census(path, optimised, kept=kept))
         optimised.unlink()
     weights = [weight for path in pair for weight in stored_weights(path)]
-    share, outside = int8_shares(weights, kept)
     return Census(
         operators=dict(sorted(sum((Counter(half.operators) for half in found), Counter[str]()).items())),
         products=[product for half in found for product in half.products],
         integer_products=dict(sum((Counter(half.integer_products) for half in found), Counter[str]())),
         float_weight_products=sum(half.float_weight_products for half in found),
         kept_float=kept_weights(weights, kept),
-        int8_weight_share=share,
-        int8_share_outside_lstm=outside,
+        **integer_shares(weights, kept),
     )

@@ -10,7 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from tftq.model.recompute import recomputing
-from tftq.quant.parameters import INT8, UINT8, IntegerType, check_range, quantization_parameters
+from tftq.quant.parameters import (
+    INT4,
+    INT8,
+    OFFSET,
+    TABLE,
+    UINT8,
+    IntegerType,
+    check_range,
+    curve_levels,
+    least_error_range,
+    quantization_parameters,
+    quantize,
+)
 
 MOVING_AVERAGE = 0.01  # the weight of an update's windows in the range of an activation while QAT observes
 NARROWEST = 0.01  # a learned range never falls below this share of the observed one
@@ -211,22 +223,23 @@ class ActivationQuantizer(Quantizer):
 
 
 class WeightQuantizer(Quantizer):
-    """INT8 with a scale for each output channel, which follows the weight until it is frozen.
+    """Integers with a scale for each output channel, which follows the weight until it is frozen.
 
     Args:
         channels: output channels.
         axis: where they lie in the weight.
+        kind: INT8, which covers the weight, or INT4, which cuts off what would cost the others more.
     """
 
     largest: Tensor
 
-    def __init__(self, channels: int, axis: int) -> None:
-        super().__init__(INT8, (channels,))
+    def __init__(self, channels: int, axis: int, kind: IntegerType = INT8) -> None:
+        super().__init__(kind, (channels,))
         self.axis = axis
         self.register_buffer("largest", torch.full((channels,), torch.nan))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Args: weight, 2-D. Returns: the weight, rounded to what INT8 can say where active."""
+        """Args: weight, 2-D. Returns: the weight, rounded to what the integers can say where active."""
         if self.learning:
             self.observe(weight)
         return self._round(weight, weight.shape[1 - self.axis]) if self.active else weight
@@ -243,8 +256,14 @@ class WeightQuantizer(Quantizer):
     @torch.no_grad()
     def observe(self, weight: Tensor) -> None:
         """Cover the weight as it is now."""
-        self.largest.copy_(weight.float().abs().amax(1 - self.axis))
+        weight = weight.float()
+        self.largest.copy_(least_error_range(weight, self.axis, INT4) if self.kind == INT4 else weight.abs().amax(1 - self.axis))
         self._cover()
+
+    @torch.no_grad()
+    def integers(self, weight: Tensor) -> Tensor:
+        """Args: weight, 2-D. Returns: what stands for it in a product, steps of the scale of its channel, int8."""
+        return quantize(weight, self.along(self.scale), self.along(self.zero_point), self.kind)
 
     def check(self, name: str) -> None:
         """Raises QuantizationError, naming the weight, if it was never observed or is not finite."""
@@ -253,6 +272,58 @@ class WeightQuantizer(Quantizer):
     def along(self, values: Tensor) -> Tensor:
         """One value a channel, shaped to broadcast over the weight."""
         return values.unsqueeze(1 - self.axis)
+
+
+class CurveQuantizer(WeightQuantizer):
+    """Four bits a value of a table: base + step · offset, whole numbers that are the table in INT8, with a scale for each channel.
+
+    Base and step belong to one curve's channel, so that a curve that hardly varies keeps its shape, and one far from zero its place. All
+    of them follow the table until they are frozen; there is nothing to stretch, since few values share a range.
+
+    Args:
+        counts: rows of each curve.
+        channels: of the table.
+    """
+
+    base: Tensor
+    step: Tensor
+    curve: Tensor
+
+    def __init__(self, counts: tuple[int, ...], channels: int) -> None:
+        super().__init__(channels, axis=1, kind=TABLE)
+        self.counts = counts
+        for name in ("base", "step"):
+            self.register_buffer(name, torch.full((len(counts), channels), torch.nan))
+        rows = [curve for curve, count in enumerate(counts) for _ in range(count)]
+        self.register_buffer("curve", torch.tensor(rows), persistent=False)
+
+    def learn(self) -> None:
+        """Leave the ranges to the table's values."""
+
+    @torch.no_grad()
+    def observe(self, weight: Tensor) -> None:
+        """Cover each curve as it is now."""
+        super().observe(weight)
+        curves = (weight.float() / self.scale).split(self.counts)
+        base, step = curve_levels(torch.stack([curve.amin(0) for curve in curves]), torch.stack([curve.amax(0) for curve in curves]))
+        self.base.copy_(base)
+        self.step.copy_(step)
+
+    @torch.no_grad()
+    def offsets(self, weight: Tensor) -> Tensor:
+        """Args: weight [rows, channels]. Returns: what is stored of it beside base and step, int8 from -8 to 7."""
+        return quantize(weight / self.scale - self.base[self.curve], self.step[self.curve], self.zero_point, OFFSET)
+
+    @torch.no_grad()
+    def integers(self, weight: Tensor) -> Tensor:
+        """As `WeightQuantizer.integers`, unpacked."""
+        return (self.base[self.curve] + self.step[self.curve] * self.offsets(weight)).to(torch.int8)
+
+    def rounded(self, x: Tensor) -> Tensor:
+        """What base, step and offset can say of x [rows, channels], whatever is switched on; float32, x's shape."""
+        base = self.base[self.curve]  # [rows, channels]
+        above = fake_quantize(x.float() / self.scale - base, self.step[self.curve], self.zero_point, OFFSET)
+        return (base + above) * self.scale
 
 
 def quantizers(model: nn.Module) -> Iterator[tuple[str, ActivationQuantizer | WeightQuantizer]]:

@@ -1,5 +1,7 @@
 """The layers of a prepared model: the float ones, sharing their parameters, with quantizers on what enters the products."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -7,22 +9,25 @@ from torch.nn import functional as F
 from tftq.errors import QuantizationError
 from tftq.model.curves import TableCurves
 from tftq.model.grid import table_product
-from tftq.quant.fake_quantize import ActivationQuantizer, WeightQuantizer, fake_quantize, quantizers
-from tftq.quant.parameters import INT32, UINT8
+from tftq.quant.fake_quantize import ActivationQuantizer, CurveQuantizer, WeightQuantizer, fake_quantize, quantizers
+from tftq.quant.parameters import INT8, INT32, UINT8, IntegerType
+
+WeightStorage = Literal["int8", "int4"]
 
 
 class FakeQuantizedLinear(nn.Module):
-    """A linear layer whose input is UINT8, weight INT8 per output channel and bias INT32.
+    """A linear layer whose input is UINT8, weight INT8 or INT4 per output channel and bias INT32.
 
     Args:
         linear: the float layer; its Parameters move over as the same objects.
+        kind: of the weight.
     """
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, kind: IntegerType = INT8) -> None:
         super().__init__()
         self.weight, self.bias = linear.weight, linear.bias
         self.input_quantizer = ActivationQuantizer()
-        self.weight_quantizer = WeightQuantizer(linear.out_features, axis=0)
+        self.weight_quantizer = WeightQuantizer(linear.out_features, axis=0, kind=kind)
 
     def forward(self, x: Tensor) -> Tensor:
         """Args: x [..., inputs]. Returns: [..., outputs]."""
@@ -48,21 +53,23 @@ class FakeQuantizedLinear(nn.Module):
 
 
 class FakeQuantizedTable(TableCurves):
-    """A table whose values are INT8 per output channel, multiplied by UINT8 shares.
+    """A table whose values are INT8 per output channel, stored as that or in four bits, and multiplied by UINT8 shares.
 
     The shares of a row are divided by the largest of them first, so that their range is [0, 1] by construction.
 
     Args:
         curves: the float table; its Parameter moves over as the same object.
+        weights: what its values are stored in.
     """
 
     share_scale: Tensor
     share_zero_point: Tensor
 
-    def __init__(self, curves: TableCurves) -> None:
+    def __init__(self, curves: TableCurves, weights: WeightStorage = "int8") -> None:
         super().__init__(curves.grid, curves.values)
         self.values = curves.values
-        self.weight_quantizer = WeightQuantizer(self.values.shape[1], axis=1)
+        channels = self.values.shape[1]
+        self.weight_quantizer = CurveQuantizer(self.grid.counts, channels) if weights == "int4" else WeightQuantizer(channels, axis=1)
         self.shares = nn.Identity()  # what enters the product, for hooks to look at
         self.register_buffer("share_scale", torch.tensor(1 / UINT8.high), persistent=False)
         self.register_buffer("share_zero_point", torch.tensor(0, dtype=torch.int32), persistent=False)
@@ -102,11 +109,11 @@ class FakeQuantizedLstm(nn.Module):
         names = [name for name, _ in lstm.named_parameters() if name.startswith("weight")]
         self.weight_quantizers = nn.ModuleDict({name: WeightQuantizer(getattr(lstm, name).shape[0], axis=0) for name in names})
 
-    def weight_scale(self, name: str) -> Tensor:
-        """The scale of one of the LSTM's weights [4 * hidden]."""
+    def weight_quantizer(self, name: str) -> WeightQuantizer:
+        """That of one of the LSTM's weights."""
         quantizer = self.weight_quantizers[name]
         assert isinstance(quantizer, WeightQuantizer)
-        return quantizer.scale
+        return quantizer
 
     @property
     def num_layers(self) -> int:

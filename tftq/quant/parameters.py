@@ -7,6 +7,7 @@ from torch import Tensor
 
 from tftq.errors import QuantizationError
 
+SHARES = tuple(1 - 0.05 * i for i in range(9))  # of a weight's largest value, tried as the end of its range
 SCALE_FLOOR = 2.0**-16  # of a range without width, as of a layer's dead input; keeps the int32 bias from overflowing
 
 
@@ -28,6 +29,9 @@ class IntegerType:
 
 
 INT8 = IntegerType(-127, 127, True, torch.int8)  # weights and tables; without -128, so that negating a weight is exact
+INT4 = IntegerType(-7, 7, True, torch.int8)  # the same in four bits, for which torch has no type; packed when exported
+OFFSET = IntegerType(-8, 7, False, torch.int8)  # four bits again, of a table: a curve's values above and below its middle
+TABLE = IntegerType(-119, 119, True, torch.int8)  # a table stored so: its outermost level may lie eight steps beyond its largest value
 UINT8 = IntegerType(0, 255, False, torch.uint8)  # activations
 INT32 = IntegerType(-(2**31) + 128, 2**31 - 128, True, torch.int32)  # biases; the ends are whole numbers of FP32
 
@@ -50,6 +54,37 @@ def quantization_parameters(low: Tensor, high: Tensor, kind: IntegerType) -> tup
     scale = ((high - low) / (kind.high - kind.low)).clamp(min=SCALE_FLOOR)
     zero_point = (kind.low - torch.round(low / scale)).clamp(kind.low, kind.high)
     return scale, zero_point.to(torch.int32)
+
+
+def least_error_range(weight: Tensor, axis: int, kind: IntegerType) -> Tensor:
+    """The upper end of the symmetric range that leaves the least squared rounding error: with few levels, less than the largest value.
+
+    Args:
+        weight: 2-D, float32.
+        axis: which of its dimensions has a range for each entry.
+        kind: the integers.
+
+    Returns:
+        One value, at least 0, for each entry of that dimension.
+    """
+    largest = weight.abs().amax(1 - axis, keepdim=True)
+    errors, ends = [], [largest * share for share in SHARES]
+    for end in ends:
+        scale, zero_point = quantization_parameters(-end, end, kind)
+        rounded = quantize(weight, scale, zero_point, kind).float() * scale
+        errors.append((rounded - weight).square().sum(1 - axis, keepdim=True))
+    best = torch.stack(errors).argmin(0, keepdim=True)
+    return torch.stack(ends).gather(0, best)[0].squeeze(1 - axis)
+
+
+def curve_levels(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """The sixteen levels, whole numbers all, that cover each curve of a table: base + step · offset, half a step beyond its ends at most.
+
+    Args: low, high: ends of each curve, in steps of its table's scale, any shape, float32. Returns: base and step, whole numbers, of
+    that shape, float32.
+    """
+    step = torch.ceil((high - low) / (OFFSET.high - OFFSET.low + 1)).clamp(min=1)
+    return torch.round((low + high + step) / 2), step
 
 
 def check_range(low: Tensor, high: Tensor, name: str) -> None:

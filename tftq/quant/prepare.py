@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable, Collection, Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import accumulate
 from typing import Literal
 
@@ -15,18 +16,23 @@ from tftq.model.tft import TemporalFusionTransformer
 from tftq.model.variable_selection import PaperVariableSelection
 from tftq.quant.dynamic_lstm import DynamicLstm
 from tftq.quant.fake_quantize import quantizers
-from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable
+from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable, WeightStorage
+from tftq.quant.parameters import INT4, INT8
 
 LstmStorage = Literal["fp32", "int8", "dynamic"]
 Swaps = dict[type[nn.Module], Callable[..., nn.Module]]
 
 
-def prepare(model: TemporalFusionTransformer, *, lstm: LstmStorage, keep_float: Sequence[str] = ()) -> TemporalFusionTransformer:
+def prepare(
+    model: TemporalFusionTransformer, *, lstm: LstmStorage, weights: WeightStorage = "int8", keep_float: Sequence[str] = ()
+) -> TemporalFusionTransformer:
     """Put quantizers on every product: the tables and the linear layers, and on the LSTM's weights where asked.
 
     Args:
         model: in the table form; it is changed in place, and its Parameters stay the same objects.
         lstm: what the LSTM's weights are stored in.
+        weights: what the tables and the weights of the linear layers are stored in. The quantile heads stay INT8: three rows of few bytes,
+            whose errors nothing behind them evens out.
         keep_float: patterns (fnmatch) of the names of layers, or of modules that hold some, which stay in floating point.
 
     Returns:
@@ -40,7 +46,8 @@ def prepare(model: TemporalFusionTransformer, *, lstm: LstmStorage, keep_float: 
     if any(isinstance(module, FoldedCurves | PaperVariableSelection) for module in model.modules()):
         raise QuantizationError("only the table form is quantized: call prepare(tabulate(model)[0], ...)")
     kept = kept_layers(model, lstm=lstm, keep_float=keep_float)
-    swap_modules(model, _swaps(lstm), keep=kept)
+    swap_modules(model.heads, _swaps(lstm, "int8"), keep=[name.removeprefix("heads.") for name in kept])
+    swap_modules(model, _swaps(lstm, weights), keep=kept)
     model.kept_float = kept
     return model
 
@@ -50,7 +57,7 @@ def kept_layers(model: nn.Module, *, lstm: LstmStorage, keep_float: Sequence[str
 
     Args: as of `prepare`. Raises: QuantizationError, as `prepare`, of the patterns.
     """
-    swaps = _swaps(lstm)
+    swaps = _swaps(lstm, "int8")
     names = [name for name, module in model.named_modules() if type(module) in swaps]
     unmatched = [pattern for pattern in keep_float if not any(_matches(name, pattern) for name in names)]
     if unmatched:
@@ -74,14 +81,19 @@ def swap_modules(model: nn.Module, swaps: Swaps, *, keep: Collection[str] = ()) 
                 setattr(parent, name, replacement.train(child.training))
 
 
-def prepared_copy(model: TemporalFusionTransformer, *, lstm: LstmStorage, keep_float: Sequence[str] = ()) -> TemporalFusionTransformer:
+def prepared_copy(
+    model: TemporalFusionTransformer, *, lstm: LstmStorage, weights: WeightStorage = "int8", keep_float: Sequence[str] = ()
+) -> TemporalFusionTransformer:
     """As `prepare`, leaving the model as it is."""
-    return prepare(copy.deepcopy(model), lstm=lstm, keep_float=keep_float)
+    return prepare(copy.deepcopy(model), lstm=lstm, weights=weights, keep_float=keep_float)
 
 
-def _swaps(lstm: LstmStorage) -> Swaps:
+def _swaps(lstm: LstmStorage, weights: WeightStorage) -> Swaps:
     """What is quantized, and by what it is replaced."""
-    swaps: Swaps = {nn.Linear: FakeQuantizedLinear, TableCurves: FakeQuantizedTable}
+    swaps: Swaps = {
+        nn.Linear: partial(FakeQuantizedLinear, kind=INT4 if weights == "int4" else INT8),
+        TableCurves: partial(FakeQuantizedTable, weights=weights),
+    }
     lstms: dict[LstmStorage, Callable[..., nn.Module]] = {"int8": FakeQuantizedLstm, "dynamic": DynamicLstm}
     return {**swaps, nn.LSTM: lstms[lstm]} if lstm in lstms else swaps
 

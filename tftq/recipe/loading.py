@@ -34,6 +34,7 @@ _IDLE: tuple[tuple[KeyPath, Callable[[Recipe], bool], str], ...] = (
     (("quant", "calibration"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
     (("quant", "percentile"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
     (("quant", "percentile"), lambda recipe: recipe.quant.calibration != "percentile", "quant.calibration is not percentile"),
+    (("quant", "weights"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
     (("quant", "lstm"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
     (("quant", "keep_float"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
     (("quant", "sensitivity"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),

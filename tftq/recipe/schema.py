@@ -9,19 +9,18 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-Format = Literal["fp32", "fp16", "fp16_int8", "int8_ptq", "int8_qat", "stream"]
+Format = Literal["fp32", "fp16", "fp16_int8", "int8_ptq", "int8_qat", "int4_ptq", "int4_qat", "stream"]
 Calendar = Literal["minute", "hour", "weekday", "week", "day_of_month", "day_of_year", "month"]
 
-FORMATS_OF_METHOD: dict[str, tuple[Format, ...]] = {
-    "none": ("fp32",),
-    "ptq": ("fp32", "int8_ptq"),
-    "qat": ("fp32", "int8_ptq", "int8_qat"),
+INTEGER_FORMATS: dict[str, tuple[Format, Format]] = {  # of quant.weights: after calibration alone, and after QAT
+    "int8": ("int8_ptq", "int8_qat"),
+    "int4": ("int4_ptq", "int4_qat"),
 }
 
 
 def is_integer(kind: Format) -> bool:
     """Whether a one-piece model of this format multiplies integers, and the gate holds it to that."""
-    return kind in ("int8_ptq", "int8_qat")
+    return any(kind in formats for formats in INTEGER_FORMATS.values())
 
 
 def is_half(kind: Format) -> bool:
@@ -286,12 +285,13 @@ class PruneRecipe(Section):
 
 
 class QuantRecipe(Section):
-    """Fewer variables, and quantization to INT8."""
+    """Fewer variables, and quantization to integers."""
 
     method: Literal["none", "ptq", "qat"] = "none"
     calibration_windows: Count = 256
     calibration: Literal["minmax", "moving_average", "percentile", "mse"] = "minmax"  # how a range comes from what was seen
     percentile: Annotated[float, Gt(50), Le(100)] = 99.99  # of calibration percentile: what lies beyond, at each end, is left out
+    weights: Literal["int8", "int4"] = "int8"  # how the tables and the linear layers' weights are stored; they are multiplied as INT8
     lstm: Literal["fp32", "int8", "dynamic"] = "fp32"  # how the LSTM's weights are stored; dynamic: its products are of integers too
     keep_float: Names = ()  # patterns (fnmatch) of module names: what they match stays in floating point
     sensitivity: Switch = False  # measure what each layer loses by being quantized
@@ -300,6 +300,13 @@ class QuantRecipe(Section):
     prune: PruneRecipe | None = None  # null: every history variable stays
 
     _once = field_validator("keep_float")(_unique)
+
+    @property
+    def formats(self) -> tuple[Format, ...]:
+        """What the method makes, that which it is for last."""
+        calibrated, trained = INTEGER_FORMATS[self.weights]
+        made: dict[str, tuple[Format, ...]] = {"none": ("fp32",), "ptq": ("fp32", calibrated), "qat": ("fp32", calibrated, trained)}
+        return made[self.method]
 
 
 class ExportRecipe(Section):
@@ -366,13 +373,15 @@ with warnings.catch_warnings():  # pydantic's own `validate` is a deprecated cla
             quant = info.data.get("quant")
             if quant is None or export.formats is None:
                 return export
-            made = {*FORMATS_OF_METHOD[quant.method], "fp16", "stream", *(() if quant.method == "none" else ("fp16_int8",))}
+            made = {*quant.formats, "fp16", "stream", *(() if quant.method == "none" else ("fp16_int8",))}
             missing = [name for name in export.formats if name not in made]
             if missing:
+                others = "" if quant.method == "none" else f" and quant.weights is {quant.weights}"
                 raise _contradiction(
-                    f"{', '.join(missing)} is not made while quant.method is {quant.method}; allowed: {', '.join(sorted(made))}", "formats"
+                    f"{', '.join(missing)} is not made while quant.method is {quant.method}{others}; allowed: {', '.join(sorted(made))}",
+                    "formats",
                 )
-            result = FORMATS_OF_METHOD[quant.method][-1]
+            result = quant.formats[-1]
             if quant.method != "none" and result not in export.formats:
                 raise _contradiction(f"lacks {result}, so quant.method {quant.method} has no effect; add it or lower the method", "formats")
             if "stream" in export.formats and result not in export.formats:
@@ -382,9 +391,9 @@ with warnings.catch_warnings():  # pydantic's own `validate` is a deprecated cla
         @property
         def result(self) -> Format:
             """The format that the quantization method is for."""
-            return FORMATS_OF_METHOD[self.quant.method][-1]
+            return self.quant.formats[-1]
 
         @property
         def formats(self) -> tuple[Format, ...]:
             """The formats to export: those asked for, or what the quantization method makes."""
-            return self.export.formats or FORMATS_OF_METHOD[self.quant.method]
+            return self.export.formats or self.quant.formats

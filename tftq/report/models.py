@@ -41,6 +41,7 @@ def models(facts: Facts) -> Html:
         row("coverage", "coverage", lambda share: f"{share:.1%}"),
         ["integer products", *(_integers(facts, kind) for kind in found)],
         row("INT8 share of weights", "int8_weight_share", lambda share: f"{share:.1%}"),
+        *([row("INT4 share of weights", "int4_weight_share", lambda share: f"{share:.1%}")] if any(map(_int4, found.values())) else []),
         *([row("layers kept in floating point", "kept_float", lambda names: str(len(names)))] if any(map(_kept, found.values())) else []),
         row("largest difference from torch", "max_abs_diff", lambda size: f"{size:.2g}"),
         row("nodes of the graph", "nodes", nodes_in_words),
@@ -128,6 +129,11 @@ def _integers(facts: Facts, kind: str) -> str:
     census = facts.proofs[kind]["census"]
     count = sum(census["integer_products"].values())
     return f"{count} of {count + census['float_weight_products']}"
+
+
+def _int4(entry: dict[str, Any]) -> bool:
+    """Whether some of a model's weights are stored in four bits."""
+    return bool(entry["int4_weight_share"])
 
 
 def _kept(entry: dict[str, Any]) -> bool:

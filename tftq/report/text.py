@@ -133,6 +133,7 @@ def exported_table(exported: Mapping[Format, Exported], naive: float) -> Table:
     table = Table(title="Measured in ONNX Runtime, on the validation windows")
     table.add_column("")
     rows: dict[str, list[str]] = {}
+    any_int4 = any(model.proof.census.int4_weight_share for model in exported.values())
     any_kept = any(model.proof.census.kept_float for model in exported.values())
     any_gpu = any(model.proof.gpu for model in exported.values())
     for kind, model in exported.items():
@@ -147,6 +148,7 @@ def exported_table(exported: Mapping[Format, Exported], naive: float) -> Table:
             "quantile loss": f"{quality.loss:.5f}",
             "integer products": str(sum(census.integer_products.values())),
             "weights in INT8": f"{census.int8_weight_share:.0%}",
+            **({"weights in INT4": f"{census.int4_weight_share:.0%}"} if any_int4 else {}),
             **({"on a GPU": _on_gpu(model.proof.gpu)} if any_gpu else {}),
             **({"layers kept in float": str(len(census.kept_float))} if any_kept else {}),
         }

@@ -221,7 +221,8 @@ class Planner:
         return self.inputs.without(names[keep:])
 
     def _table(self, recipe: Recipe) -> TemporalFusionTransformer:
-        prepared = prepare(self._tabulated(recipe), lstm=recipe.quant.lstm, keep_float=recipe.quant.keep_float).train()
+        quant = recipe.quant
+        prepared = prepare(self._tabulated(recipe), lstm=quant.lstm, weights=quant.weights, keep_float=quant.keep_float).train()
         if recipe.quant.qat.ranges == "learn":
             learn_ranges(prepared)
         for _, quantizer in quantizers(prepared):  # both at once is what needs most
