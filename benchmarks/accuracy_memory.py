@@ -46,6 +46,7 @@ RUNS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         ("export.formats=[fp32, fp16, int8_ptq, int8_qat]",),
         {"fp32": "fp32", "fp16": "fp16", "int8_ptq": "int8_ptq", "int8_qat": "int8_qat"},
     ),
+    "int4": (("quant.weights=int4", "export.formats=[int4_ptq, int4_qat]"), {"int4_ptq": "int4_ptq", "int4_qat": "int4_qat"}),
     "bf16": (("train.precision=bf16", "quant=null", "export.formats=[fp32]"), {"fp32": "bf16"}),
     "pruned": (("export.formats=[fp32, int8_qat]",), {"fp32": "pruned_fp32", "int8_qat": "pruned_int8_qat"}),
 }
