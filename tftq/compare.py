@@ -137,7 +137,7 @@ class Comparison:
                         **figures,
                         "loss_ratio": model["loss"] / loss if comparable and loss else None,
                         "int8_weight_share": model["int8_weight_share"],
-                        "int4_weight_share": model.get("int4_weight_share", 0.0),  # nor stored they any in four bits
+                        "int4_weight_share": model.get("int4_weight_share", 0.0),  # and stored nothing in four bits
                         "kept_float": model.get("kept_float", []),  # runs of older versions kept nothing
                     }
                 )
