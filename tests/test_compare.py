@@ -202,6 +202,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is(tmp_path: Path, capsys
         ([str(RECIPE), str(tmp_path / "none")], "none: cannot be read"),
         ([folder, "train.epochs=2"], "train.epochs=2 has no effect: only folders of finished runs are given"),
         ([str(RECIPE), str(RECIPE), f"out={tmp_path / 'run'}"], "would both write to"),
+        ([str(RECIPE), f"out={tmp_path / 'done'}"], "done: holds something else than a run of ptq_int8 as given"),
     ):
         assert main(["compare", *words]) == 2
         assert message in capsys.readouterr().err

@@ -203,21 +203,37 @@ def compare(given: Sequence[Path], overrides: Sequence[str], console: Console) -
     """
     if overrides and all(path.is_dir() for path in given):
         raise CompareError(f"{', '.join(overrides)} has no effect: only folders of finished runs are given; allowed: beside a recipe")
-    found = [FinishedRun.read(path) if path.is_dir() else load_recipe(path, overrides) for path in given]  # all, before any is run
+    # All are looked at before any is run.
+    found = [FinishedRun.read(path) if path.is_dir() else _finished_before(load_recipe(path, overrides), console) for path in given]
     folders = Counter(made.out for made in found if isinstance(made, Recipe) and made.out is not None)
     if twice := [str(folder) for folder, count in folders.items() if count > 1]:
         raise CompareError(f"out: several recipes would both write to {', '.join(twice)}; give each a folder of its own, or leave it out")
     return Comparison(tuple(made if isinstance(made, FinishedRun) else _run(made, console) for made in found))
 
 
-def _run(recipe: Recipe, console: Console) -> FinishedRun:
-    """Run a recipe, or read what it left in its own `out` before."""
-    folder = recipe.out or new_folder(recipe, datetime.now(UTC))
+def _finished_before(recipe: Recipe, console: Console) -> FinishedRun | Recipe:
+    """What a recipe left in its own `out` before, or the recipe, which is still to be run.
+
+    Raises:
+        CompareError: there is something else in `out`, so that it could not be run.
+    """
+    folder = recipe.out
+    if folder is None or not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return recipe
     written = folder / "recipe.yaml"
-    if (folder / "summary.json").exists() and written.exists() and written.read_text(encoding="utf-8") == identity(recipe):
-        console.print(f"{recipe.name}: finished before, in {folder}", highlight=False, soft_wrap=True)
-    else:
+    if not written.exists() or written.read_text(encoding="utf-8") != identity(recipe):
+        raise CompareError(f"{folder}: holds something else than a run of {recipe.name} as given; choose another out=..., or leave it out")
+    finished = FinishedRun.read(folder)
+    console.print(f"{recipe.name}: finished before, in {folder}", highlight=False, soft_wrap=True)
+    return finished
+
+
+def _run(recipe: Recipe, console: Console) -> FinishedRun:
+    folder = recipe.out or new_folder(recipe, datetime.now(UTC))
+    try:
         run(recipe.model_copy(update={"out": folder}), console=console)
+    except RecipeError as error:  # that only its data could tell
+        raise TftqError(str(error)) from error
     return FinishedRun.read(folder)
 
 

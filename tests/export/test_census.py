@@ -1,6 +1,7 @@
 """Which products run in integers, counted on graphs of one product each and on the real exports."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,10 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from tests.export.conftest import Make
 from tests.quant.small import small_table
+from tftq.export import census as census_module
 from tftq.export.census import Census, Product, StoredWeight, integer_shares, kept_weights, stored_weights, take_census
 from tftq.export.graph import describe_model, read_metadata
+from tftq.export.measure import open_session
 
 node = helper.make_node
 QUANTIZED_INPUT = [
@@ -80,6 +83,15 @@ def test_an_int8_weight_that_is_multiplied_in_float_is_found_out(tmp_path: Path,
     assert (census.integer_products, census.float_weight_products, census.int8_weight_share) == ({}, 1, 1.0)
     (product,) = census.products
     assert product.type == ("UINT8" if product.operator == "MatMulNBits" else "FLOAT") and product.size == 256
+
+
+def test_a_weight_that_is_not_unpacked_at_loading_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its product would compute in floating point, as it does here, where nothing is folded or fused."""
+    monkeypatch.setattr(census_module, "open_session", partial(open_session, optimise=False))
+    unpacked = [node("Cast", ["int8"], ["cast"], to=TensorProto.INT8), node("Mul", ["cast", "int8"], ["unpacked"])]
+    weight = node("DequantizeLinear", ["unpacked", "scale", "zero"], ["weight"], axis=1)
+    census = count(tmp_path, [*QUANTIZED_INPUT, *unpacked, weight, node("MatMul", ["input", "weight"], ["y"])])
+    assert census.float_weight_products == 1 and census.integer_products == {}
 
 
 def test_a_float_weight_is_a_float_product(tmp_path: Path) -> None:

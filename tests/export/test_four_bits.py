@@ -42,6 +42,28 @@ def test_two_are_packed_into_a_byte_and_come_out_again() -> None:
         np.testing.assert_array_equal(result[1], offsets)
 
 
+def test_constants_that_the_exporter_left_one_of_serve_both() -> None:
+    """Two tables whose base and step are equal, and two weights that are."""
+    constants = {
+        "one": np.array([[1], [2]], np.int8),
+        "other": np.array([[3], [-4]], np.int8),
+        "base": np.array([[10]], np.int8),
+        "step": np.array([[2]], np.int8),
+    }
+    nodes = [
+        helper.make_node(MARKER, ["one", "base", "step"], ["a"], domain=DOMAIN, counts=[2]),
+        helper.make_node(MARKER, ["other", "base", "step"], ["b"], domain=DOMAIN, counts=[2]),
+        helper.make_node(MARKER, ["one"], ["c"], domain=DOMAIN),
+        *(helper.make_node("Identity", [name], [name.upper()]) for name in "abc"),
+    ]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.INT8, [2, 1]) for name in "ABC"]
+    graph = helper.make_graph(nodes, "g", [], outputs, [numpy_helper.from_array(value, name) for name, value in constants.items()])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    write_four_bits(model)
+    onnx.checker.check_model(model)
+    assert [result.ravel().tolist() for result in _in_runtime(model)] == [[12, 14], [16, 2], [1, 2]]
+
+
 def _in_runtime(model: onnx.ModelProto) -> list[np.ndarray]:
     onnxruntime = pytest.importorskip("onnxruntime")
     return list(onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {}))

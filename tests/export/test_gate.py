@@ -197,7 +197,7 @@ def test_layers_that_were_to_stay_in_float_are_counted_apart(make: Make) -> None
     assert names["layers kept in floating point"] == len(kept) == 7
     with pytest.raises(GateError) as error:  # as if nobody had asked for it
         prove(made.path, made.model, batch, made.kind, threads=1)
-    assert failures(error) == {FLOAT_LEFT, SHARE}
+    assert failures(error) == {FLOAT_LEFT, SHARE, "LSTM weights stored in floating point"}
     with pytest.raises(GateError) as error:  # as if one more had been asked for, which is quantized
         prove(made.path, made.model, batch, made.kind, threads=1, kept=(*kept, "heads.linear"))
     assert failures(error) == {"layers kept in floating point"}
@@ -228,6 +228,31 @@ def test_shuffled_weights_do_not_pass(make: Make, tmp_path: Path, weight: str) -
         <= failures(error)
         <= {name + part for name in (WRITTEN, OPTIMISED) for part in (NEAREST, FARTHEST)}
     )
+
+
+@pytest.mark.usefixtures("free")
+def test_an_lstm_that_is_stored_in_floating_point_does_not_pass_for_an_integer_one(make: Make, tmp_path: Path) -> None:
+    """The numbers are the same: each weight is what its integers and its scale make of it."""
+    made = make("small int8")
+    model = onnx.load(made.path)
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    for node in [node for node in model.graph.node if node.op_type == "DequantizeLinear"]:
+        if node.input[0].startswith(("encoder.", "decoder.")):
+            values = constants[node.input[0]] * constants[node.input[1]][None, :, None]
+            model.graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), node.output[0]))
+            model.graph.node.remove(node)
+    onnx.save(model, tmp_path / "float.onnx")
+    with pytest.raises(GateError) as error:
+        prove(tmp_path / "float.onnx", made.model, small_batch(made.model.inputs, 12), "int8_ptq", threads=1)
+    assert failures(error) == {"LSTM weights stored in floating point"}
+
+
+@pytest.mark.usefixtures("free")
+def test_an_lstm_that_multiplies_floats_does_not_pass_for_one_of_integers(make: Make) -> None:
+    made, dynamic = make("small int8"), make("small int8, lstm dynamic")
+    with pytest.raises(GateError) as error:
+        prove(made.path, dynamic.model, small_batch(made.model.inputs, 12), "int8_ptq", threads=1)
+    assert "LSTM layers that multiply floats" in failures(error)
 
 
 def test_a_measuring_process_that_fails_fails_the_gate(tmp_path: Path) -> None:

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import NodeProto, TensorProto
 
-from tftq.export.measure import SEVERITY_ERROR
+from tftq.export.measure import open_session
 from tftq.export.scan import every_graph
 
 INTEGER_PRODUCTS = ("QGemm", "QLinearMatMul", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeLSTM")
@@ -86,6 +85,7 @@ class Census:
     products: list[Product]
     integer_products: dict[str, int]
     float_weight_products: int
+    float_lstm_weights: int
     kept_float: dict[str, int]
     int8_weight_share: float
     int4_weight_share: float
@@ -100,10 +100,7 @@ def take_census(path: Path, optimised: Path, *, kept: Collection[str] = ()) -> C
         optimised: where to write the optimised graph.
         kept: the layers that were to stay in floating point.
     """
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = SEVERITY_ERROR
-    options.optimized_model_filepath = str(optimised)
-    onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    open_session(path, optimised=optimised)
     parts = list(every_graph(onnx.load(optimised).graph))
     operators = Counter(node.op_type for part in parts for node in part.node)
     products = list(_products(parts, kept))
@@ -115,6 +112,7 @@ def take_census(path: Path, optimised: Path, *, kept: Collection[str] = ()) -> C
         float_weight_products=sum(
             product.operator in FLOAT_PRODUCTS and product.weight is not None and not product.kept for product in products
         ),
+        float_lstm_weights=float_lstm_weights(weights, kept),
         kept_float=kept_weights(weights, kept),
         **integer_shares(weights, kept),
     )
@@ -122,15 +120,16 @@ def take_census(path: Path, optimised: Path, *, kept: Collection[str] = ()) -> C
 
 def _products(parts: list[onnx.GraphProto], kept: Collection[str]) -> Iterator[Product]:
     constants = {tensor.name: tensor for part in parts for tensor in part.initializer}
-    dequantizers = {node.output[0]: node for part in parts for node in part.node if node.op_type == "DequantizeLinear"}
+    makers = {output: node for part in parts for node in part.node for output in node.output}
     for node in (node for part in parts for node in part.node if node.op_type in WEIGHT_INPUTS):
         weights, fewest = [], 1 if node.op_type in INTEGER_PRODUCTS else MIN_FLOAT_WEIGHTS
         for name in (node.input[place] for place in WEIGHT_INPUTS[node.op_type]):
             stored = multiplied = name
-            if name in dequantizers:  # one that was not fused: its INT8 weight is multiplied in floating point
-                stored, multiplied = dequantizers[name].input[:2]  # and that in its scale's
-            if stored in constants and (size := int(np.prod(constants[stored].dims))) >= fewest:
-                type_ = TensorProto.DataType.Name(constants[multiplied].data_type)
+            if name in makers and makers[name].op_type == "DequantizeLinear":  # not fused: its weight is multiplied in floating point
+                stored, multiplied = makers[name].input[:2]  # and that in its scale's
+            tensors = _unpacked_from(stored, constants, makers)
+            if (size := sum(int(np.prod(tensor.dims)) for tensor in tensors)) >= fewest:
+                type_ = TensorProto.DataType.Name(constants.get(multiplied, tensors[0]).data_type)
                 weights.append(Product(node.op_type, stored, type_, size, layer_of(stored) in kept))
         yield from weights or [Product(node.op_type, None, None, 0)]
 
@@ -177,6 +176,14 @@ def integer_shares(weights: Sequence[StoredWeight], kept: Collection[str] = ()) 
         "int4_weight_share": _share(weights, [weight for weight in weights if weight.type == "INT4"]),
         "integer_share_outside_lstm": _share(outside, [weight for weight in outside if weight.integer]),
     }
+
+
+def float_lstm_weights(weights: Sequence[StoredWeight], kept: Collection[str] = ()) -> int:
+    """How many of the LSTM's weights are stored in floating point, without those of layers that were to stay so.
+
+    Args: as of `integer_shares`.
+    """
+    return sum(weight.size for weight in weights if weight.lstm and not weight.integer and weight.layer not in kept)
 
 
 def kept_weights(weights: Sequence[StoredWeight], kept: Collection[str]) -> dict[str, int]:

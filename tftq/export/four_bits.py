@@ -1,4 +1,4 @@
-"""Weights in four bits: half the file, and the runtime makes them INT8 once, when it loads it.
+"""Weights in four bits: half their bytes in the file, and the runtime makes them INT8 once, when it loads it.
 
 A runtime that finds an INT4 weight behind a DequantizeLinear multiplies floats. So what is dequantized here is INT8, unpacked from INT4 by
 operators on constants, which are computed at loading: from there on the graph is that of INT8. torch has no four bits; so the weight is
@@ -48,23 +48,27 @@ def write_four_bits(model: onnx.ModelProto) -> None:
     graph = model.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
     unpacking: list[NodeProto] = []
+    made: dict[str, str] = {}  # what a marker traced -> the name of what is unpacked in its place
     for part in every_graph(graph):
-        marked = {node.output[0]: node for node in part.node if node.op_type == MARKER}
-        for node in marked.values():
+        marked = [node for node in part.node if node.op_type == MARKER]
+        for node in marked:
             part.node.remove(node)
             traced = [numpy_helper.to_array(constants[name]) for name in node.input]
-            for name in node.input:
-                graph.initializer.remove(constants[name])
+            name = node.input[0]
+            while name in made.values():  # of equal small constants the exporter leaves one
+                name += "_"
             if len(traced) == 1:
-                nodes, stored = _weight(node.input[0], *traced)
+                nodes, stored = _weight(name, *traced)
             else:
-                nodes, stored = _curves(node.input[0], *traced, counts=helper.get_node_attr_value(node, "counts"))
+                nodes, stored = _curves(name, *traced, counts=helper.get_node_attr_value(node, "counts"))
+            made[node.output[0]] = name
             unpacking += nodes
             graph.initializer.extend(stored)
         for node in part.node:
             for place, name in enumerate(node.input):
-                if name in marked:
-                    node.input[place] = marked[name].input[0]
+                node.input[place] = made.get(name, name)
+    for name in {name for name in constants if name in made.values()}:
+        graph.initializer.remove(constants[name])
     others = [NodeProto.FromString(node.SerializeToString()) for node in graph.node]  # copies: the nodes are the graph's own
     del graph.node[:]
     graph.node.extend([*unpacking, *others])

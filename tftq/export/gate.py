@@ -16,7 +16,10 @@ from tftq.data.columns import Batch
 from tftq.errors import GateError, ProviderError
 from tftq.export.census import Census, take_census
 from tftq.export.measure import feeds, open_session
-from tftq.quant.fake_quantize import unrounded
+from tftq.export.plan import WINDOWS
+from tftq.quant.dynamic_lstm import DynamicLstm
+from tftq.quant.modules import FakeQuantizedLstm
+from tftq.quant.weights import with_rounded_weights
 from tftq.recipe.schema import Format, is_half, is_integer
 from tftq.train.validation import evaluating
 
@@ -104,10 +107,7 @@ def prove(
     Raises:
         GateError: a property does not hold; the whole table is in the message.
     """
-    with evaluating(model), torch.no_grad():
-        expected = model(*batch.inputs).float().cpu().numpy()
-        with unrounded(model):
-            floating = model(*batch.inputs).float().cpu().numpy()
+    expected = forecasts(model, batch)
     spread = float(expected.max() - expected.min()) or 1.0  # in the target's unit where all forecasts are the same
     as_written = run(path, batch, optimise=False)
     optimised = run(path, batch)
@@ -117,7 +117,7 @@ def prove(
     path.with_suffix(".optimised").unlink()
 
     tolerance = HALF if is_half(kind) else EXACT
-    ties = moved_by_ties(expected, floating, spread) if is_integer(kind) else None
+    ties = moved_by_ties(model, expected, batch, spread) if is_integer(kind) else None
     checks = [
         *distances("from torch, as written", as_written, expected, spread, tolerance, ties=ties),
         *distances("from torch, as optimised", optimised, expected, spread, tolerance, ties=ties),
@@ -125,7 +125,7 @@ def prove(
         *soundness(optimised),
     ]
     if is_integer(kind):
-        checks += integrity(census, kept)
+        checks += integrity(census, model, kept)
     elif kind == "fp16_int8":
         checks += stored_as_integers(census, kept)
     require(f"{path.name} ({kind})", checks)
@@ -142,10 +142,21 @@ def soundness(forecasts: np.ndarray) -> list[Check]:
     ]
 
 
-def integrity(census: Census, kept: Collection[str] = ()) -> list[Check]:
+def integrity(census: Census, model: nn.Module, kept: Collection[str] = ()) -> list[Check]:
     """The products are of integers, and so are the weights, but for those of the layers that were to stay in floating point, which do."""
     left = _equals(f"products of float weights left{_beside(kept)}", census.float_weight_products, 0)
-    return [left, *stored_as_integers(census, kept)]
+    return [left, *stored_as_integers(census, kept), *_lstm_integrity(census, model, kept)]
+
+
+def _lstm_integrity(census: Census, model: nn.Module, kept: Collection[str]) -> list[Check]:
+    """The LSTM is what the model's is: its weights stored as integers, and multiplied as such where it computes so."""
+    lstms = [module for module in model.modules() if isinstance(module, FakeQuantizedLstm)]
+    checks = [_equals("LSTM weights stored in floating point", census.float_lstm_weights, 0)] if lstms else []
+    if any(isinstance(module, DynamicLstm) for module in lstms):
+        modules = [model.get_submodule(name) for name in kept]
+        stay = sum(module.num_layers for module in modules if isinstance(module, nn.LSTM))
+        checks.append(_equals("LSTM layers that multiply floats", census.operators.get("LSTM", 0), stay))
+    return checks
 
 
 def stored_as_integers(census: Census, kept: Collection[str] = ()) -> list[Check]:
@@ -163,6 +174,13 @@ def require(what: str, checks: list[Check]) -> None:
     """
     if not all(check.passed for check in checks):
         raise GateError(f"{what} did not pass the gate and was not published:\n{table(checks)}")
+
+
+def forecasts(model: nn.Module, batch: Batch) -> np.ndarray:
+    """A torch model's own, in eval mode and in parts that fit into memory [batch, horizon, quantiles], float32."""
+    with evaluating(model), torch.no_grad():
+        parts = [model(*_chosen(batch, indices).inputs) for indices in torch.arange(len(batch.history)).split(WINDOWS)]
+    return torch.cat(parts).float().cpu().numpy()
 
 
 def run(path: Path, batch: Batch, *, optimise: bool = True) -> np.ndarray:
@@ -235,8 +253,16 @@ def _chosen(batch: Batch, indices: Tensor) -> Batch:
     return Batch(batch.history[indices], batch.future[indices], static, batch.target[indices])
 
 
-def moved_by_ties(rounded: np.ndarray, floating: np.ndarray, spread: float) -> float:
-    """How far a tie may move a forecast: one value that rounds the other way, no further than the rounding of all of them."""
+def moved_by_ties(model: nn.Module, rounded: np.ndarray, batch: Batch, spread: float) -> float:
+    """How far a tie may move a forecast: one activation that rounds the other way, no further than the rounding of all of them.
+
+    Args:
+        model: prepared and calibrated.
+        rounded: its forecasts of the batch [batch, horizon, quantiles].
+        batch: the windows.
+        spread: what the distance is a share of.
+    """
+    floating = forecasts(with_rounded_weights(model), batch)
     return max(STEP, float(np.abs(floating - rounded).max()) / spread)
 
 

@@ -32,7 +32,13 @@ SEVERITY_ERROR = 3
 
 
 def open_session(
-    path: Path, *, threads: int = 0, optimise: bool = True, cuda: bool = False, profile: Path | None = None
+    path: Path,
+    *,
+    threads: int = 0,
+    optimise: bool = True,
+    optimised: Path | None = None,
+    cuda: bool = False,
+    profile: Path | None = None,
 ) -> onnxruntime.InferenceSession:
     """A session of ONNX Runtime, on the CPU unless said otherwise.
 
@@ -40,6 +46,7 @@ def open_session(
         path: the model.
         threads: threads within an operator; 0 leaves it to the runtime.
         optimise: let the runtime fuse operators; without, it computes the graph as it is written.
+        optimised: where to write the graph that it computes.
         cuda: compute on the first GPU, by the CUDA provider, and on the CPU only what that has no kernel for.
         profile: how the name of the file begins that `end_profiling` writes.
 
@@ -53,6 +60,8 @@ def open_session(
         options.add_session_config_entry("session.x64quantprecision", "1")
     if not optimise:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if optimised is not None:
+        options.optimized_model_filepath = str(optimised)
     if profile is not None:
         options.enable_profiling, options.profile_file_prefix = True, str(profile)
     if not cuda:

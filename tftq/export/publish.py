@@ -13,6 +13,7 @@ from tftq.data.windows import Windows
 from tftq.export.evaluate import evaluate
 from tftq.export.gate import Proof, prove
 from tftq.export.graph import build_graph
+from tftq.export.plan import WINDOWS
 from tftq.files import written_whole
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.weights import with_rounded_weights
@@ -121,6 +122,6 @@ def publish(exported: Mapping[Format, Exported], folder: Path) -> None:
             shutil.copyfile(path, part)
 
 
-def _some(windows: Windows, count: int = 32) -> Batch:
+def _some(windows: Windows, count: int = WINDOWS) -> Batch:
     """Windows spread over a part's whole time."""
     return windows.batch(torch.linspace(0, len(windows) - 1, min(count, len(windows))).round().long())

@@ -12,18 +12,17 @@ import torch
 
 from tftq.data.columns import Batch
 from tftq.data.windows import Windows
-from tftq.export.census import Census, integer_shares, kept_weights, stored_weights, take_census
+from tftq.export.census import Census, float_lstm_weights, integer_shares, kept_weights, stored_weights, take_census
 from tftq.export.evaluate import evaluate_forecasts
-from tftq.export.gate import BATCH_INVARIANCE, Proof, distances, integrity, measured, moved_by_ties, require, soundness
+from tftq.export.gate import BATCH_INVARIANCE, Proof, distances, forecasts, integrity, measured, moved_by_ties, require, soundness
 from tftq.export.measure import CPU, feeds, open_session
 from tftq.export.publish import MEASURED_THREADS, Exported
 from tftq.export.stream import FORECAST_FILE, STEP_FILE, Stream
 from tftq.export.stream_graph import build_pair
 from tftq.files import written_whole
 from tftq.model.tft import TemporalFusionTransformer
-from tftq.quant.fake_quantize import unrounded
 from tftq.recipe.schema import Format, is_integer
-from tftq.train.validation import evaluating, metrics_for
+from tftq.train.validation import metrics_for
 
 STRETCHES, REPLAYED = 4, 32  # spread over the validation part; windows replayed in each
 PROOF = "stream.export.json"
@@ -146,26 +145,23 @@ def _prove(
     alone = [Batch(*(None if part is None else part[i : i + 1] for part in batch)) for i in range(len(batch.history))]  # type: ignore[arg-type]
     expected = np.concatenate([session.run(["forecast"], feeds(session, window.inputs))[0] for window in alone])
     some = Batch(*(None if part is None else part[:batch_size] for part in batch))  # type: ignore[arg-type]
-    with evaluating(model), torch.no_grad():
-        in_torch = model(*some.inputs).float().numpy()
-        with unrounded(model):
-            floating = model(*some.inputs).float().numpy()
+    in_torch = forecasts(model, batch)
     spread = float(expected.max() - expected.min()) or 1.0
     integer = is_integer(weights)
-    ties = moved_by_ties(in_torch, floating, spread) if integer else None
+    ties = moved_by_ties(model, in_torch, batch, spread) if integer else None
     census = _census_of(pair, model.kept_float)
     checks = [
         *distances("from the one-piece model, bar by bar", replayed, expected, spread, BATCH_INVARIANCE, ties=ties),
         *distances("of bars at once from bar by bar", together(some), replayed[:batch_size], spread, BATCH_INVARIANCE, ties=ties),
         *soundness(replayed),
-        *(integrity(census, model.kept_float) if integer else []),
+        *(integrity(census, model, model.kept_float) if integer else []),
     ]
     require(f"the streaming pair of {weights}", checks)
     halves = [measured(path, threads=MEASURED_THREADS) for path in pair]
     total = {name: sum(half.cost[name] for half in halves) for name in ("load_ms", "latency_ms", "rss_bytes")}
     counted = sum((Counter(half.nodes[CPU]) for half in halves), Counter[str]())
     nodes = {CPU: dict(sorted(counted.items()))}
-    return Proof(checks, float(np.abs(replayed[:batch_size] - in_torch).max()), census, total, nodes)
+    return Proof(checks, float(np.abs(replayed - in_torch).max()), census, total, nodes)
 
 
 def _stretches(windows: Windows) -> Batch:
@@ -188,6 +184,7 @@ def _census_of(pair: tuple[Path, ...], kept: Collection[str]) -> Census:
         products=[product for half in found for product in half.products],
         integer_products=dict(sum((Counter(half.integer_products) for half in found), Counter[str]())),
         float_weight_products=sum(half.float_weight_products for half in found),
+        float_lstm_weights=float_lstm_weights(weights, kept),
         kept_float=kept_weights(weights, kept),
         **integer_shares(weights, kept),
     )

@@ -78,7 +78,9 @@ def least_error_range(weight: Tensor, axis: int, kind: IntegerType) -> Tensor:
 
 
 def curve_levels(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """The sixteen levels, whole numbers all, that cover each curve of a table: base + step · offset, half a step beyond its ends at most.
+    """The sixteen levels, whole numbers all, that cover each curve of a table: base + step · offset.
+
+    They reach to half a step from its ends, and beyond them by less than eight steps of the scale: farthest where the curve is constant.
 
     Args: low, high: ends of each curve, in steps of its table's scale, any shape, float32. Returns: base and step, whole numbers, of
     that shape, float32.

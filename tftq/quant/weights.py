@@ -1,18 +1,20 @@
 """A prepared model's weights without its activations' ranges: the float model that computes with what the integers say."""
 
 import copy
+from typing import TypeVar
 
 import torch
 from torch import nn
 
 from tftq.model.curves import TableCurves
-from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.dynamic_lstm import DynamicLstm
 from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable
 from tftq.quant.prepare import swap_modules
 
+Model = TypeVar("Model", bound=nn.Module)
 
-def with_rounded_weights(model: TemporalFusionTransformer) -> TemporalFusionTransformer:
+
+def with_rounded_weights(model: Model) -> Model:
     """A float copy of a prepared model: each weight is what its integers and its scale make of it, and no activation or bias is rounded.
 
     Args:
