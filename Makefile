@@ -31,7 +31,7 @@ types: $(VENV)/.installed-test
 
 # A process for each core, and a thread in each: the networks of the tests are too small to share one among threads.
 tests: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 test: lint types tests
 

@@ -14,6 +14,17 @@ from tftq.recipe.loading import load_recipe
 from tftq.run import run
 
 ROOT = Path(__file__).parents[1]
+MADE_ONCE = ("bars_run", "make")  # fixtures that take long and serve several files
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run in several processes, let files that share such a fixture run in one of them, and every other file in one too."""
+    groups = {}
+    for item in items:
+        shared = [name for name in MADE_ONCE if name in getattr(item, "fixturenames", ())]
+        groups[item.path] = shared[0] if shared else groups.get(item.path, str(item.path))
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(groups[item.path]))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from tests.conftest import ROOT, Run
 from tests.report.folder import summary, write_folder
 from tftq.cli import main
 from tftq.compare import Comparison, FinishedRun, compare
-from tftq.errors import CompareError, RunFolderError
+from tftq.errors import CompareError, RecipeError, RunFolderError
 from tftq.folder import identity
 from tftq.recipe.loading import load_recipe
 from tftq.recipe.schema import Recipe
@@ -216,6 +216,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is(tmp_path: Path, capsys
     [
         (RunFolderError("not empty"), 1, "error: not empty"),
         (OSError("disk full"), 1, "error: disk full"),
+        (RecipeError("quant.prune.keep: 9"), 1, "error: quant.prune.keep: 9"),  # what only its data could tell
         (KeyboardInterrupt(), 130, "interrupted; what was finished can be given as folders"),
     ],
 )
