@@ -132,7 +132,7 @@ def _stages(job: Job, phases: QatSchedule | None) -> dict[str, Any]:
     model = build_model(recipe.model, job.data)
     summary |= _train(job, model)
     if recipe.quant.prune is not None:
-        model, weights = prune(model.eval(), recipe.quant.prune.keep, partial(_every_row, job, summary["batch_size"]))
+        model, weights = prune(model.eval(), recipe.quant.prune.keep, partial(_rows_once, job, summary["batch_size"]))
         job = replace(job, data=job.data.without(model.inputs.left_out))
         tuned = _fine_tune(job, model, "prune", "pruned and trained on")
         summary["prune"] = tuned | pruned_summary(weights, recipe.quant.prune.keep)
@@ -261,8 +261,8 @@ def _resumable(job: Job, folder: Path) -> bool:
     return job.resume and (folder / "checkpoints" / "last.pt").exists()
 
 
-def _every_row(job: Job, batch_size: int) -> Iterator[Batch]:
-    """Training windows a lookback apart: they show each row once, and what variable selection makes of a row depends on no other."""
+def _rows_once(job: Job, batch_size: int) -> Iterator[Batch]:
+    """Training windows a lookback apart: they show no row twice, and what variable selection makes of a row depends on no other."""
     train = job.data.train
     for indices in torch.arange(0, len(train), train.inputs.lookback).split(batch_size):
         yield train.batch(indices).to(job.device)

@@ -44,7 +44,7 @@ class FakeQuantizedLinear(nn.Module):
         """Raises QuantizationError, naming the layer, if the bias does not fit into the 32 bits of the product."""
         if self.bias is not None and bool(((self.bias / self.bias_scale()).abs() > INT32.high).any()):
             raise QuantizationError(
-                f"{name}: its bias is more than 2^31 steps of its product: its input hardly ever leaves zero; prune the layer"
+                f"{name}: its bias is more than 2^31 steps of its product: its input hardly ever leaves zero; name it in quant.keep_float"
             )
 
     def bias_scale(self) -> Tensor:

@@ -133,7 +133,7 @@ def _integers(facts: Facts, kind: str) -> str:
 
 def _int4(entry: dict[str, Any]) -> bool:
     """Whether some of a model's weights are stored in four bits."""
-    return bool(entry["int4_weight_share"])
+    return bool(entry.get("int4_weight_share"))  # runs of older versions stored nothing in four bits
 
 
 def _kept(entry: dict[str, Any]) -> bool:
