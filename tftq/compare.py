@@ -49,12 +49,17 @@ class FinishedRun:
             CompareError: it is no folder of a run that came to its end, or the run failed, or exported nothing.
         """
         summary = _json(folder / "summary.json", _hint(folder))
-        status = summary.get("status")
+        status = summary.get("status", "nothing")
         if status != "ok":
             raise CompareError(f"{folder}: give the folder of a run that came to its end; of this one it says: {status}")
-        if not summary["models"]:
+        if not summary.get("models"):
             raise CompareError(f"{folder}: the run exported no model; give one that did")
-        return cls(folder, summary, _json(folder / "env.json", "a run leaves one: was it removed?"))
+        found = cls(folder, summary, _json(folder / "env.json", "a run leaves one: was it removed?"))
+        try:
+            Comparison((found,)).as_dict(), found.summary["val"]["q_risk"]
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            raise CompareError(f"{folder}: its files lack what a run of this version writes ({error!r}); run its recipe again") from error
+        return found
 
     @property
     def name(self) -> str:

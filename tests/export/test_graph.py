@@ -15,14 +15,14 @@ from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.export.conftest import METADATA, Made, Make, table_225
-from tests.quant.small import part, small_batch, small_table
+from tests.quant.small import calibrated, part, small_batch, small_table
 from tftq.data.columns import Batch
 from tftq.errors import QuantizationError
 from tftq.export.gate import EXACT, HALF, STEP, cost, run
 from tftq.export.graph import build_graph, read_metadata
 from tftq.export.measure import feeds, open_session
 from tftq.model.size import parameter_count
-from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable
+from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable, WeightStorage
 from tftq.quant.prepare import prepared_copy
 from tftq.versions import installed
 
@@ -273,6 +273,21 @@ def test_no_path_of_the_machine_is_in_the_file(make: Make, name: str) -> None:
     content = make(name).path.read_bytes()
     paths = {str(Path(__file__).parents[2]), sysconfig.get_path("purelib"), "site-packages", sys.prefix, str(Path.home()), ".py"}
     assert not [path for path in paths if path != "/" and path.encode() in content]
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_layers_of_equal_weights_are_layers_of_their_own(weights: WeightStorage, tmp_path: Path) -> None:
+    """The exporter leaves one of equal small constants; their scales differ."""
+    table = small_table(static=False)
+    with torch.no_grad():
+        table.attention_skip.gate.weight.copy_(table.lstm_skip.gate.weight)
+        table.output_skip.gate.weight.copy_(2 * table.lstm_skip.gate.weight)
+    model = calibrated(table, "int8", weights=weights)
+    path = tmp_path / "equal.onnx"
+    path.write_bytes(build_graph(model, METADATA))
+    windows = small_batch(model.inputs, 7)
+    with torch.no_grad():
+        assert_equal_but_for_ties(run(path, windows), model(*windows.inputs).numpy())
 
 
 def test_an_uncalibrated_model_is_not_exported() -> None:

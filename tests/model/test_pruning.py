@@ -198,3 +198,13 @@ def test_a_pruned_model_trains_and_becomes_a_table() -> None:
         found.model.train()(*inputs).square().mean().backward()
     missing = [name for name, parameter in found.model.named_parameters() if parameter.grad is None]
     assert not missing
+
+
+def test_what_is_constant_goes_first_however_loud() -> None:
+    model = full_model("knots", False, ("price", "state"), static=False)
+    with torch.no_grad():
+        model.history_scaling.low[0] = model.history_scaling.high[0]  # the price, now clipped to one value
+    assert pruned(model, 4, windows(model)).kept[0] == "state"
+    found = pruned(model, 2, windows(model))
+    assert "price" not in found.kept and list(found.weights)[-1] == "price"
+    assert found.weights["price"] > found.weights[found.kept[1]]

@@ -24,19 +24,21 @@ def prune(
 
     Args:
         model: in eval mode, of any form but the table; `paper` is folded first, which is exact.
-        keep: how many variables to keep, fewer than there are; of equal ones the first.
+        keep: how many variables to keep, fewer than there are; of equal ones the first, and constant ones only after all others.
         batches: gives the windows that means are taken over, on the model's device, each time it is called; they are read twice.
 
     Returns:
-        A new model, in eval mode, with the kept variables in their order; and the mean weight of every variable, the heaviest first, so
-        that the first `keep` of them are those.
+        A new model, in eval mode, with the kept variables in their order; and the mean weight of every variable, the heaviest first and
+        constant ones last, so that the first `keep` of them are those.
     """
     assert not model.training
     full = fold(model)
     weights, entering = _means(full, batches())
     names = [column.name for column in full.inputs.history]
     assert 1 <= keep < len(names)
-    heaviest = weights.argsort(descending=True, stable=True)
+    scaling = full.history_scaling
+    # What is constant tells nothing, and its mean replaces it exactly, however loud it is: it goes before all others.
+    heaviest = torch.where(scaling.low == scaling.high, weights - 1, weights).argsort(descending=True, stable=True)
     small = TemporalFusionTransformer.without(full, [names[place] for place in heaviest[keep:].tolist()]).to(weights.device).eval()
     changed = ("history_selection.", "history_scaling.")
     same = {key: value for key, value in full.state_dict().items() if not key.startswith(changed)}

@@ -156,7 +156,8 @@ def _fewest_in_float(
     else:
         raise QuantizationError(
             f"quant.loss_budget {budget:g} cannot be kept: with every layer but {ranked[-1]} in floating point the quantile loss is still "
-            f"{_above(reached, float_loss):.2%} above FP32's; raise the budget, calibrate on more windows (quant.calibration_windows), or "
+            f"above FP32's by {_above(reached, float_loss):.3g} of it; raise the budget, calibrate on more windows "
+            "(quant.calibration_windows), or "
             "set quant.method to none"
         )
     for name in reversed(kept[:-1]):  # the last one was needed
