@@ -4,9 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from tests.export.conftest import METADATA, Make
 from tests.quant.small import small_batch
@@ -37,7 +39,7 @@ def test_two_are_packed_into_a_byte_and_come_out_again() -> None:
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
     assert [stored[f"table.{i}.int4"].raw_data for i in range(2)] == [bytes([0x78, 0xF0]), bytes([0x21, 0x0D])]
     assert stored["weight.int4"].raw_data == bytes([0x78, 0xF0, 0x21, 0x0D]) and "weight" not in stored and "table" not in stored
-    for result in (onnx.reference.ReferenceEvaluator(model).run(None, {}), _in_runtime(model)):
+    for result in (ReferenceEvaluator(model).run(None, {}), _in_runtime(model)):
         assert [result[0].dtype, *result[0].ravel()] == [np.int8, 76, 121, -50, -51, 16, 32, -48]
         np.testing.assert_array_equal(result[1], offsets)
 
@@ -65,7 +67,6 @@ def test_constants_that_the_exporter_left_one_of_serve_both() -> None:
 
 
 def _in_runtime(model: onnx.ModelProto) -> list[np.ndarray]:
-    onnxruntime = pytest.importorskip("onnxruntime")
     return list(onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {}))
 
 
