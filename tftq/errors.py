@@ -45,6 +45,10 @@ class StreamError(TftqError):
     """A streaming pair that cannot serve, or a bar, a future or a state that does not fit it."""
 
 
+class AnswerError(TftqError):
+    """What a member of an ensemble gave for an answer that is none: not finite, out of range, order or shape."""
+
+
 class CompareError(TftqError):
     """Something given to be compared that is neither a recipe nor the folder of a run that came to its end."""
 
