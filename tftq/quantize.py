@@ -11,7 +11,7 @@ from torch import Tensor
 from tftq.data.columns import Batch
 from tftq.data.windows import Windows
 from tftq.folder import RunFolder
-from tftq.model.tft import TemporalFusionTransformer
+from tftq.model.forecaster import Forecaster
 from tftq.quant.calibration import calibrate
 from tftq.quant.modules import quantized_layers
 from tftq.quant.prepare import prepared_copy
@@ -37,12 +37,12 @@ class Quantizing:
     """
 
     recipe: QuantRecipe
-    table: TemporalFusionTransformer
+    table: Forecaster
     train: Windows
     device: torch.device
     batch_size: int
 
-    def quantize(self, folder: RunFolder, console: Console) -> tuple[TemporalFusionTransformer, Sensitivity | None]:
+    def quantize(self, folder: RunFolder, console: Console) -> tuple[Forecaster, Sensitivity | None]:
         """A calibrated copy of the table, and what was measured of its layers where the recipe asks for that.
 
         Args:
@@ -64,13 +64,13 @@ class Quantizing:
             console.print(budget_line(found), highlight=False, soft_wrap=True)
         return self._calibrated([*recipe.keep_float, *found.kept_float]) if found.kept_float else prepared, found
 
-    def _calibrated(self, keep_float: Sequence[str]) -> TemporalFusionTransformer:
+    def _calibrated(self, keep_float: Sequence[str]) -> Forecaster:
         recipe = self.recipe
         prepared = prepared_copy(self.table, lstm=recipe.lstm, weights=recipe.weights, keep_float=keep_float).to(self.device)
         calibrate(prepared, self._calibration_batches(), recipe.calibration, percentile=recipe.percentile)
         return prepared
 
-    def _measure(self, prepared: TemporalFusionTransformer, console: Console) -> Sensitivity:
+    def _measure(self, prepared: Forecaster, console: Console) -> Sensitivity:
         recipe, windows = self.recipe, self.train.some(self._other_windows())
         layers = len(quantized_layers(prepared))
         console.print(f"sensitivity: {layers} layers on {len(windows)} training windows", highlight=False)

@@ -26,6 +26,7 @@ from tftq.export.stream_export import ExportedPair, export_pair
 from tftq.folder import RunFolder, identity
 from tftq.memory.ledger import ledgers, read_records, stack_at_peak
 from tftq.memory.watch import MemoryWatch
+from tftq.model.forecaster import Forecaster
 from tftq.model.pruning import prune
 from tftq.model.size import parameter_count
 from tftq.model.tabulate import tabulate
@@ -161,6 +162,7 @@ def _stages(job: Job, phases: QatSchedule | None) -> dict[str, Any]:
         exported["fp16_int8"] = _export(job, prepared, "fp16_int8")
     if "stream" in recipe.formats:
         final = table if recipe.quant.method == "none" else prepared
+        assert isinstance(final, TemporalFusionTransformer)
         exported["stream"] = _export_stream(job, final, exported[recipe.result])
 
     if recipe.export.publish:
@@ -204,7 +206,7 @@ def _memory(job: Job) -> dict[str, Any]:
     }
 
 
-def _train(job: Job, model: TemporalFusionTransformer) -> dict[str, Any]:
+def _train(job: Job, model: Forecaster) -> dict[str, Any]:
     """Train in floating point, in place, and say what it came to and what it held."""
     with job.watch.watching(model):
         training = _trainer(job, model, "train", job.folder.path).fit(resume=_resumable(job, job.folder.path))
@@ -214,14 +216,14 @@ def _train(job: Job, model: TemporalFusionTransformer) -> dict[str, Any]:
     return {**summary, "val": {**summary["val"], "baseline_q_risk": {"0.5": baseline}}}
 
 
-def _train_quantized(job: Job, prepared: TemporalFusionTransformer, phases: QatSchedule) -> dict[str, Any]:
+def _train_quantized(job: Job, prepared: Forecaster, phases: QatSchedule) -> dict[str, Any]:
     """Train the tables and everything else through fake quantization, in place, and say what it came to."""
     if job.recipe.quant.qat.ranges == "learn":
         learn_ranges(prepared)
     return _fine_tune(job, prepared, "qat", "trained quantized", phases)
 
 
-def _fine_tune(job: Job, model: TemporalFusionTransformer, stage: str, words: str, phases: QatSchedule | None = None) -> dict[str, Any]:
+def _fine_tune(job: Job, model: Forecaster, stage: str, words: str, phases: QatSchedule | None = None) -> dict[str, Any]:
     """Train a model on that was trained before and changed, in place, and say what it came to; no worse than what it began with."""
     folder = job.folder.path / stage
     job.watch.timeline.stage = stage
@@ -231,7 +233,7 @@ def _fine_tune(job: Job, model: TemporalFusionTransformer, stage: str, words: st
     return {**training.summary(), "planned_peak_bytes": job.planner.peak_bytes(job.recipe, job.plans[stage])}
 
 
-def _trainer(job: Job, model: TemporalFusionTransformer, title: str, folder: Path, phases: QatSchedule | None = None) -> Trainer:
+def _trainer(job: Job, model: Forecaster, title: str, folder: Path, phases: QatSchedule | None = None) -> Trainer:
     recipe = job.recipe
     on_cpu = job.planner.validates_on_cpu(recipe, job.plans[title])
     trainer = Trainer(
@@ -268,7 +270,7 @@ def _rows_once(job: Job, batch_size: int) -> Iterator[Batch]:
         yield train.batch(indices).to(job.device)
 
 
-def _export(job: Job, model: TemporalFusionTransformer, kind: Format) -> Exported:
+def _export(job: Job, model: Forecaster, kind: Format) -> Exported:
     recipe = job.recipe
     exported = export_model(
         model.cpu(),

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -10,13 +11,16 @@ from torch import nn
 from tftq.export.lstm import OnnxDynamicLstm, OnnxLstm
 from tftq.export.operators import DenseTable, FloatLinear, IntegerLinear, IntegerTable
 from tftq.model.curves import TableCurves
+from tftq.model.forecaster import Forecaster
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.dynamic_lstm import DynamicLstm
 from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable, check_ranges
 from tftq.quant.prepare import swap_modules
 
+Model = TypeVar("Model", bound=Forecaster)
 
-def deploy(model: TemporalFusionTransformer) -> TemporalFusionTransformer:
+
+def deploy(model: Model) -> Model:
     """A copy of a model in the table form, its products replaced by what the runtime computes; only for tracing.
 
     Args:
@@ -42,7 +46,7 @@ def deploy(model: TemporalFusionTransformer) -> TemporalFusionTransformer:
     )
 
 
-def replaced(model: TemporalFusionTransformer, swaps: dict[type[nn.Module], Callable[..., nn.Module]]) -> TemporalFusionTransformer:
+def replaced(model: Model, swaps: dict[type[nn.Module], Callable[..., nn.Module]]) -> Model:
     """As `deploy`, with any replacements.
 
     Args:
@@ -55,12 +59,14 @@ def replaced(model: TemporalFusionTransformer, swaps: dict[type[nn.Module], Call
     return deployed
 
 
-def compute_by_window(deployed: TemporalFusionTransformer) -> None:
+def compute_by_window(deployed: Forecaster) -> None:
     """Have the tables of what has a time axis computed window after window: memory that hardly grows with the batch.
 
     Args:
-        deployed: of `deploy`; other forms than the table stay as they are.
+        deployed: of `deploy`; what has no tables stays as it is.
     """
+    if not isinstance(deployed, TemporalFusionTransformer):
+        return
     inputs = deployed.inputs
     for selection, rows in ((deployed.history_selection, inputs.lookback), (deployed.future_selection, inputs.horizon)):
         curves = getattr(selection, "curves", None)

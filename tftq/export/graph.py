@@ -16,14 +16,14 @@ from tftq.export.four_bits import write_four_bits
 from tftq.export.half import deploy_half
 from tftq.export.measure import METADATA_KEY
 from tftq.export.scan import every_graph, write_scans
-from tftq.model.tft import TemporalFusionTransformer
+from tftq.model.forecaster import Forecaster
 from tftq.versions import installed
 
 OPSET = 21
 EXAMPLE_BATCH = 2  # a batch of one would be taken for a constant
 
 
-def build_graph(model: TemporalFusionTransformer, metadata: Mapping[str, object], *, half: bool = False) -> bytes:
+def build_graph(model: Forecaster, metadata: Mapping[str, object], *, half: bool = False) -> bytes:
     """An ONNX model: raw columns in, `forecast` [batch, horizon, quantiles] in the target's unit out, any batch size.
 
     Args:
@@ -78,10 +78,11 @@ def trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], output: str
     return graph.SerializeToString(deterministic=True)
 
 
-def describe_model(model: TemporalFusionTransformer) -> dict[str, object]:
-    """What a caller must know: each input's columns in order and those left out, the window, the quantiles, and what stayed in float."""
+def describe_model(model: Forecaster) -> dict[str, object]:
+    """What a caller must know: kind, each input's columns in order and those left out, window, quantiles, and what stayed in float."""
     inputs = model.inputs
     return {
+        "kind": model.kind,
         "lookback": inputs.lookback,
         "horizon": inputs.horizon,
         "quantiles": list(model.quantiles),

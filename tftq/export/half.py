@@ -12,8 +12,8 @@ from tftq.export.deploy import replaced
 from tftq.export.lstm import OnnxLstm
 from tftq.export.operators import DenseTable, FloatLinear, constant, dequantized, onnx_operator, scattered
 from tftq.model.curves import TableCurves
+from tftq.model.forecaster import Forecaster
 from tftq.model.scaling import InputScaling
-from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.dynamic_lstm import DynamicLstm
 from tftq.quant.fake_quantize import WeightQuantizer
 from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable
@@ -78,7 +78,7 @@ class HalfIntegerTable(_IntegerWeight, DenseTable):
         return self.product(scattered(index, share.to(HALF), self.integers.shape[1])).float()
 
 
-def deploy_half(model: TemporalFusionTransformer) -> TemporalFusionTransformer:
+def deploy_half(model: Forecaster) -> Forecaster:
     """As `tftq.export.deploy.deploy`, for a GPU.
 
     Args:

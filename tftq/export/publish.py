@@ -15,7 +15,7 @@ from tftq.export.gate import Proof, prove
 from tftq.export.graph import build_graph
 from tftq.export.plan import WINDOWS
 from tftq.files import written_whole
-from tftq.model.tft import TemporalFusionTransformer
+from tftq.model.forecaster import Forecaster
 from tftq.quant.weights import with_rounded_weights
 from tftq.recipe.schema import Format, is_half
 from tftq.train.metrics import Validation, validation_summary
@@ -71,7 +71,7 @@ class Exported:
 
 
 def export_model(
-    model: TemporalFusionTransformer,
+    model: Forecaster,
     kind: Format,
     folder: Path,
     validation: Windows,

@@ -11,10 +11,10 @@ from tftq.data.columns import Column, Inputs, real_first
 from tftq.data.scaling import Scaling, TargetScaling
 from tftq.model.attention import InterpretableAttention
 from tftq.model.curves import FoldedCurves, KnotCurves
+from tftq.model.forecaster import Forecaster
 from tftq.model.grid import KnotGrid
 from tftq.model.layers import GatedResidualNetwork, GatedSkip, QuantileHeads
 from tftq.model.recompute import recompute
-from tftq.model.scaling import InputScaling, TargetUnscaling
 from tftq.model.variable_selection import PaperVariableSelection, VariableSelection
 
 Form = Literal["knots", "folded", "paper"]
@@ -35,37 +35,28 @@ class Architecture:
     shared_gates: bool = False
 
 
-class TemporalFusionTransformer(nn.Module):
-    """From raw columns to quantiles in the target's own unit.
+class TemporalFusionTransformer(Forecaster):
+    """The network as published, its variable selection in any form.
 
     Args:
         inputs: the columns and the window's shape.
         scaling: of the input columns, fitted on the training part.
         target_scaling: of the target, one scale for each step.
         architecture: sizes and form.
-
-    Attributes:
-        kept_float: the names of the layers that stayed in floating point where the others were quantized.
     """
 
-    kept_float: tuple[str, ...] = ()
+    kind = "tft"
 
     def __init__(self, inputs: Inputs, scaling: Scaling, target_scaling: TargetScaling, architecture: Architecture) -> None:
-        super().__init__()
-        self.inputs, self.architecture = inputs, architecture
-        self._scalings = scaling, target_scaling
+        super().__init__(inputs, scaling, target_scaling, architecture.quantiles)
+        self.architecture = architecture
         hidden, dropout, layers = architecture.hidden, architecture.dropout, architecture.lstm_layers
         folded = architecture.form != "paper"
         context = hidden if inputs.static else 0
-        self.history_scaling = InputScaling(scaling.history.at(inputs.history_places))
-        self.future_scaling = InputScaling(scaling.history.at(range(inputs.first_known, len(inputs.temporal))))
-        self.target_unscaling = TargetUnscaling(target_scaling)
 
-        self.static_scaling = self.static_selection = None
+        self.static_selection = None
         self.static_contexts = nn.ModuleDict()
         if inputs.static:
-            assert scaling.static is not None
-            self.static_scaling = InputScaling(scaling.static)
             self.static_selection = self._selection("static", context=0)
             for use in ("selection", "enrichment", "lstm_hidden", "lstm_cell"):
                 self.static_contexts[use] = GatedResidualNetwork(hidden, hidden, hidden, dropout=dropout, folded=folded)
@@ -86,34 +77,15 @@ class TemporalFusionTransformer(nn.Module):
     @classmethod
     def like(cls, model: "TemporalFusionTransformer", architecture: Architecture) -> "TemporalFusionTransformer":
         """A new model of the same inputs and scalings in another architecture."""
-        return cls(model.inputs, *model._scalings, architecture)
+        return cls(model.inputs, *model.scalings, architecture)
 
     @classmethod
     def without(cls, model: "TemporalFusionTransformer", names: Collection[str]) -> "TemporalFusionTransformer":
         """A new model of the same scalings and architecture, its history input without some columns."""
-        return cls(model.inputs.without(names), *model._scalings, model.architecture)
-
-    @property
-    def quantiles(self) -> tuple[float, ...]:
-        """The quantile levels, ascending."""
-        return self.architecture.quantiles
-
-    @property
-    def target_scale(self) -> Tensor:
-        """The scale of the target at each step [horizon]."""
-        return self.target_unscaling.scale
+        return cls(model.inputs.without(names), *model.scalings, model.architecture)
 
     def forward(self, history: Tensor, future: Tensor, static: Tensor | None = None) -> Tensor:
-        """Forecast the quantiles of the target.
-
-        Args:
-            history: raw observed and known columns [batch, lookback, history columns].
-            future: raw known columns [batch, horizon, known columns].
-            static: raw static columns [batch, static columns], where the inputs have any.
-
-        Returns:
-            [batch, horizon, quantiles] in the target's unit, ascending.
-        """
+        """As `Forecaster.forward`."""
         context = self.static_context(static)
         return self.forecast(self.select_past(history, context), future, context)
 

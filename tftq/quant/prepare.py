@@ -6,13 +6,13 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, TypeVar
 
 from torch import nn
 
 from tftq.errors import QuantizationError
 from tftq.model.curves import FoldedCurves, TableCurves
-from tftq.model.tft import TemporalFusionTransformer
+from tftq.model.forecaster import Forecaster
 from tftq.model.variable_selection import PaperVariableSelection
 from tftq.quant.dynamic_lstm import DynamicLstm
 from tftq.quant.fake_quantize import quantizers
@@ -21,11 +21,10 @@ from tftq.quant.parameters import INT4, INT8
 
 LstmStorage = Literal["fp32", "int8", "dynamic"]
 Swaps = dict[type[nn.Module], Callable[..., nn.Module]]
+Model = TypeVar("Model", bound=Forecaster)
 
 
-def prepare(
-    model: TemporalFusionTransformer, *, lstm: LstmStorage, weights: WeightStorage = "int8", keep_float: Sequence[str] = ()
-) -> TemporalFusionTransformer:
+def prepare(model: Model, *, lstm: LstmStorage, weights: WeightStorage = "int8", keep_float: Sequence[str] = ()) -> Model:
     """Put quantizers on every product: the tables and the linear layers, and on the LSTM's weights where asked.
 
     Args:
@@ -81,9 +80,7 @@ def swap_modules(model: nn.Module, swaps: Swaps, *, keep: Collection[str] = ()) 
                 setattr(parent, name, replacement.train(child.training))
 
 
-def prepared_copy(
-    model: TemporalFusionTransformer, *, lstm: LstmStorage, weights: WeightStorage = "int8", keep_float: Sequence[str] = ()
-) -> TemporalFusionTransformer:
+def prepared_copy(model: Model, *, lstm: LstmStorage, weights: WeightStorage = "int8", keep_float: Sequence[str] = ()) -> Model:
     """As `prepare`, leaving the model as it is."""
     return prepare(copy.deepcopy(model), lstm=lstm, weights=weights, keep_float=keep_float)
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 from difflib import unified_diff
 from pathlib import Path
-from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from tftq.errors import CheckpointError, OutOfMemoryError
+from tftq.model.forecaster import Forecaster
 from tftq.quant.fake_quantize import ActivationQuantizer, quantizers
 from tftq.recipe.schema import TrainRecipe, ValidateRecipe
 from tftq.train.checkpoint import load_checkpoint, load_model, random_state, restore_random_state, save_checkpoint
@@ -37,8 +37,7 @@ class Trainer:
     """Trains a model, and leaves metrics.jsonl and checkpoints/ in a folder.
 
     Args:
-        model: takes a batch's inputs, gives [batch, horizon, quantiles] in the target's unit; has `quantiles` and `target_scale`.
-            Modules that are in eval mode stay in it.
+        model: a forecaster; modules of it that are in eval mode stay in it.
         train: the windows to learn from.
         validation: the windows that decide which epoch was the best.
         settings: epochs, batch size, optimizer, schedule, and so on.
@@ -60,7 +59,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Forecaster,
         train: Windows,
         validation: Windows,
         settings: TrainRecipe,
@@ -93,7 +92,7 @@ class Trainer:
         self.parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         self.sampler = Sampler(len(train), settings.batch_size * settings.accumulate, seed)
         self.schedule = Schedule.of(settings.schedule, settings.epochs * self.sampler.groups_per_epoch)
-        self.quantiles = torch.tensor(cast(tuple[float, ...], self.model.quantiles), device=device)
+        self.quantiles = torch.tensor(self.model.quantiles, device=device)
         self.quantizers = [quantizer for _, quantizer in quantizers(self.model) if isinstance(quantizer, ActivationQuantizer)]
         self.state = State(batch_size or settings.batch_size)
         self.saved: tuple[int, int] | None = None  # epoch and update of the last checkpoint
@@ -220,7 +219,7 @@ class Trainer:
             batch = self.train.batch(indices).to(self.precision.device)
             with self.precision.autocast():
                 forecast = self.model(*batch.inputs)
-            loss = quantile_loss(forecast, batch.target, self.quantiles, cast(Tensor, self.model.target_scale))
+            loss = quantile_loss(forecast, batch.target, self.quantiles, self.model.target_scale)
             loss = loss * (len(indices) / len(group))  # so that the sum is the mean over the group, ragged batches included
             if self.applied is not None:
                 self._check_finite(loss.item(), 0.0, group)  # what is not finite must not be applied

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from tftq.model.forecaster import Forecaster
 from tftq.train.finite import NonFiniteError, explain
 from tftq.train.interfaces import Windows
 from tftq.train.metrics import ForecastMetrics, Validation
@@ -14,12 +14,12 @@ from tftq.train.precision import Precision
 
 
 def validate(
-    model: nn.Module, windows: Windows, batch_size: int, precision: Precision, *, on_batch: Callable[[int], None] = lambda windows: None
+    model: Forecaster, windows: Windows, batch_size: int, precision: Precision, *, on_batch: Callable[[int], None] = lambda windows: None
 ) -> Validation:
     """Measure a model's forecasts, in eval mode and without autograd.
 
     Args:
-        model: takes a batch's inputs, gives [batch, horizon, quantiles] in the target's unit; has `quantiles` and `target_scale`.
+        model: the forecaster.
         windows: what to forecast, in their order.
         batch_size: windows to one forward pass, the last one takes what is left.
         precision: the format and device to compute in.
@@ -36,7 +36,7 @@ def validate(
 
 
 def measure_forecasts(
-    model: nn.Module, windows: Windows, batch_size: int, precision: Precision, *, on_batch: Callable[[int], None] = lambda windows: None
+    model: Forecaster, windows: Windows, batch_size: int, precision: Precision, *, on_batch: Callable[[int], None] = lambda windows: None
 ) -> Validation:
     """As `validate`, with every module in the mode that it is in."""
     metrics = metrics_for(model)
@@ -50,9 +50,9 @@ def measure_forecasts(
     return metrics.result()
 
 
-def metrics_for(model: nn.Module) -> ForecastMetrics:
+def metrics_for(model: Forecaster) -> ForecastMetrics:
     """Empty metrics with the quantiles and the scale of a model's forecasts."""
-    return ForecastMetrics(cast(tuple[float, ...], model.quantiles), cast(Tensor, model.target_scale))
+    return ForecastMetrics(model.quantiles, model.target_scale)
 
 
 def naive_q_risk(windows: Windows, batch_size: int = 1024) -> float:

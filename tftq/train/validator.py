@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tftq.errors import OutOfMemoryError
+from tftq.model.forecaster import Forecaster
 from tftq.recipe.schema import ValidateRecipe
 from tftq.train.interfaces import Windows
 from tftq.train.metrics import Validation
@@ -20,7 +21,7 @@ from tftq.train.precision import Precision
 from tftq.train.progress import TrainingBar
 from tftq.train.validation import validate
 
-Model = TypeVar("Model", bound=nn.Module)
+Model = TypeVar("Model", bound=Forecaster)
 CPU = torch.device("cpu")
 
 
@@ -42,7 +43,7 @@ class Validator:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Forecaster,
         windows: Windows,
         settings: ValidateRecipe,
         precision: Precision,
