@@ -4,12 +4,11 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel
 
-from tftq.recipe.schema import Recipe
 from tftq.recipe.text import KeyPath
 
 _PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
@@ -37,7 +36,7 @@ def nullable(kind: Any) -> bool:
 
 
 def fields(kind: Any) -> dict[str, Any]:
-    """The types of the options below `kind`, by name; those of every kind of data for `data`."""
+    """The types of the options below `kind`, by name; those of every kind where there are several."""
     found: dict[str, Any] = {}
     for member in members(kind):
         if isinstance(member, type) and issubclass(member, BaseModel):
@@ -47,27 +46,60 @@ def fields(kind: Any) -> dict[str, Any]:
     return found
 
 
-def type_at(path: KeyPath) -> Any:
-    """The type of the option at `path`, or None where there is none; below a mapping or a list, the type of its elements."""
-    kind: Any = Recipe
+def below(kind: Any, part: str) -> Any:
+    """The type of the option `part` below `kind`, or None where there is none; below a mapping or a list, the type of its elements."""
+    (member, *_) = members(kind)
+    if get_origin(member) is dict:
+        return get_args(member)[1]
+    if get_origin(member) is tuple:
+        return get_args(member)[0]
+    return fields(kind).get(part)
+
+
+def type_at(schema: Any, path: KeyPath) -> Any:
+    """The type of the option at `path` of a document that follows `schema`, or None where there is none."""
+    kind = schema
     for part in path:
-        (member, *_) = members(kind)
-        if get_origin(member) is dict:
-            kind = get_args(member)[1]
-        elif get_origin(member) is tuple:
-            kind = get_args(member)[0]
-        else:
-            kind = fields(kind).get(part)
+        kind = below(kind, part)
         if kind is None:
             return None
     return kind
 
 
-def _paths(kind: Any = Recipe, above: KeyPath = ()) -> Iterator[KeyPath]:
-    for name, below in fields(kind).items():
+class Place(NamedTuple):
+    """Where an error is: the path of its option, the section around it, and the kind of that section where there are several."""
+
+    path: KeyPath
+    section: Any
+    kind: str | None
+
+
+def place_of(schema: Any, location: Iterable[str | int]) -> Place:
+    """The place of one of pydantic's errors; of a section of several kinds, its location names the kind, which a document's path does not.
+
+    Args:
+        schema: that the document follows.
+        location: keys, indices and kinds from the top down.
+    """
+    path: KeyPath = ()
+    section, here, chosen, kind = None, schema, None, None
+    for part in map(str, location):
+        if part == "[key]":  # of a mapping: it is the key that is wrong
+            continue
+        if here is not None and is_section(here) and len(members(here)) > 1:
+            here = next(member for member in members(here) if part in choices(fields(member)["kind"]))
+            chosen = part
+        else:
+            section, here, kind, chosen = here, None if here is None else below(here, part), chosen, None
+            path = (*path, part)
+    return Place(path, section, kind)
+
+
+def _paths(kind: Any, above: KeyPath = ()) -> Iterator[KeyPath]:
+    for name, option in fields(kind).items():
         yield (*above, name)
-        if is_section(below):
-            yield from _paths(below, (*above, name))
+        if is_section(option):
+            yield from _paths(option, (*above, name))
 
 
 def allowed(kind: Any) -> str:
@@ -113,10 +145,10 @@ def closest(word: str, words: Iterable[str]) -> str | None:
     return next(iter(get_close_matches(word, list(words), n=1)), None)
 
 
-def nearest(path: KeyPath, siblings: dict[str, Any]) -> str:
+def nearest(schema: Any, path: KeyPath, siblings: dict[str, Any]) -> str:
     """Advice on an unknown key: the sibling it resembles, else the option of that name elsewhere, else every sibling."""
     close = closest(path[-1], siblings)
-    elsewhere = [".".join(known) for known in _paths() if known[-1] == path[-1] and known[:-1] != path[:-1]]
+    elsewhere = [".".join(known) for known in _paths(schema) if known[-1] == path[-1] and known[:-1] != path[:-1]]
     if close is not None:
         return f"did you mean {'.'.join((*path[:-1], close))}?"
     if elsewhere:

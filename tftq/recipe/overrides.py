@@ -6,8 +6,7 @@ from typing import Any, get_args, get_origin
 import yaml
 
 from tftq.errors import RecipeError
-from tftq.recipe.known import allowed, choices, fields, is_section, members, nearest, nullable, type_at
-from tftq.recipe.schema import Recipe
+from tftq.recipe.known import allowed, below, choices, fields, is_section, members, nearest, nullable, type_at
 from tftq.recipe.text import KeyPath, Problem, parse_texts, parse_value
 
 
@@ -19,10 +18,11 @@ class OverrideError(RecipeError):
         self.problem = Problem(path, words, on_command_line=True)
 
 
-def apply_override(values: dict[str, Any], override: str, given: set[KeyPath]) -> None:
+def apply_override(schema: Any, values: dict[str, Any], override: str, given: set[KeyPath]) -> None:
     """Set one option of a recipe that is not validated yet.
 
     Args:
+        schema: that the recipe follows.
         values: the recipe, changed in place.
         override: `key=value`, split at the first `=`.
         given: the options that were set before; this one is added when it is set.
@@ -33,16 +33,16 @@ def apply_override(values: dict[str, Any], override: str, given: set[KeyPath]) -
     name, equals, text = override.partition("=")
     if not equals or not name:
         raise OverrideError((), f"found {override!r}; allowed: key=value")
-    key = _split(name)
-    kind = type_at(key)
+    key = _split(schema, name)
+    kind = type_at(schema, key)
     if kind is None:
-        raise _unknown(key)
+        raise _unknown(schema, key)
     if key in given:
         raise OverrideError(key, "stands twice; allowed: once")
     if text == "null" and (is_section(kind) or not nullable(kind)):
         take_out(values, key)
     elif is_section(kind):
-        options = ", ".join(f"{name}.{below}" for below in fields(kind))
+        options = ", ".join(f"{name}.{option}" for option in fields(kind))
         raise OverrideError(key, f"found {text!r}; allowed: null, or a value for one of {options}")
     else:
         _set(values, key, _typed(text, key, kind))
@@ -53,28 +53,30 @@ def _set(values: dict[str, Any], key: KeyPath, value: Any) -> None:
     inner: Any = values
     for part in key[:-1]:
         inner = inner.setdefault(part, {})
+        if isinstance(inner, list):
+            raise OverrideError(key, "stands in a list; allowed: the whole list, as key=[...]")
         if not isinstance(inner, dict):
             return  # where the file says something else than a mapping, validation reports just that
     inner[key[-1]] = value
 
 
-def _split(name: str) -> KeyPath:
-    """The path of a dotted name; what follows a mapping's name is one key, for patterns of parameter names hold dots themselves."""
+def _split(schema: Any, name: str) -> KeyPath:
+    """The path of a dotted name; what follows a mapping of plain values is one key: patterns of parameter names hold dots themselves."""
     parts = name.split(".")
     for end in range(1, len(parts)):
-        kind = type_at(tuple(parts[:end]))
-        if kind is not None and any(get_origin(member) is dict for member in members(kind)):
+        kind = type_at(schema, tuple(parts[:end]))
+        if kind is not None and any(get_origin(member) is dict and not is_section(get_args(member)[1]) for member in members(kind)):
             return (*parts[:end], ".".join(parts[end:]))
     return tuple(parts)
 
 
-def _unknown(key: KeyPath) -> OverrideError:
+def _unknown(schema: Any, key: KeyPath) -> OverrideError:
     """Advice on the first part of `key` that the schema does not know."""
-    end = next(end for end in range(1, len(key) + 1) if type_at(key[:end]) is None)
-    above = type_at(key[: end - 1]) if end > 1 else Recipe
+    end = next(end for end in range(1, len(key) + 1) if type_at(schema, key[:end]) is None)
+    above = type_at(schema, key[: end - 1])
     if not is_section(above):
         return OverrideError(key, f"unknown key; {'.'.join(key[: end - 1])} has no options below it")
-    return OverrideError(key, f"unknown key; {nearest(key[:end], fields(above))}")
+    return OverrideError(key, f"unknown key; {nearest(schema, key[:end], fields(above))}")
 
 
 def _typed(text: str, key: KeyPath, kind: Any) -> Any:
@@ -99,12 +101,15 @@ def _elements(kind: Any) -> tuple[Any, ...]:
     return tuple(str if choices(member) else member for member in members(element))
 
 
-def make_absolute(values: dict[str, Any], folder: Path) -> None:
-    """Make a file's relative paths relative to its own `folder`; what is no path is left to validation."""
-    data = values.get("data")
-    for inner, name in ((data, "path"), (data, "cache"), (values, "out")):
-        if isinstance(inner, dict) and isinstance(inner.get(name), str) and inner[name]:
-            inner[name] = _absolute(folder, inner[name])
+def with_absolute_paths(kind: Any, value: Any, folder: Path) -> Any:
+    """A file's value of type `kind`, its relative paths made relative to the file's own `folder`; what is no path is left to validation."""
+    if isinstance(value, dict):
+        found = ((name, inner, below(kind, name)) for name, inner in value.items())
+        return {name: inner if option is None else with_absolute_paths(option, inner, folder) for name, inner, option in found}
+    if isinstance(value, list):
+        element = below(kind, "0")
+        return value if element is None else [with_absolute_paths(element, inner, folder) for inner in value]
+    return _absolute(folder, value) if isinstance(value, str) and value and Path in members(kind) else value
 
 
 def _absolute(folder: Path, text: str) -> str:
@@ -114,15 +119,20 @@ def _absolute(folder: Path, text: str) -> str:
         return text
 
 
-def without_empty_sections(values: dict[str, Any], kind: Any = Recipe) -> dict[str, Any]:
-    """The same without the sections that say nothing (`train:` and every line below it a comment), so that their defaults hold."""
+def without_empty_sections(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """The same without the sections that say nothing (`train:` and every line below it a comment), so that their defaults hold.
+
+    Args:
+        kind: of section that the values are of.
+        values: as they lie in the file.
+    """
     known = fields(kind)
     kept: dict[str, Any] = {}
     for name, value in values.items():
-        below = known.get(name)
-        if below is not None and is_section(below):
+        option = known.get(name)
+        if option is not None and is_section(option):
             if isinstance(value, dict):
-                kept[name] = without_empty_sections(value, below)
+                kept[name] = without_empty_sections(option, value)
             elif value is not None:
                 kept[name] = value
         else:

@@ -2,12 +2,27 @@
 
 import warnings
 from itertools import pairwise
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
+
+from tftq.recipe.fields import (
+    Count,
+    FilePath,
+    Fraction,
+    Names,
+    NotNegative,
+    Positive,
+    Section,
+    Switch,
+    Text,
+    Whole,
+    contradiction,
+    frozen,
+    unique,
+    whole,
+)
 
 Format = Literal["fp32", "fp16", "fp16_int8", "int8_ptq", "int8_qat", "int4_ptq", "int4_qat", "stream"]
 Calendar = Literal["minute", "hour", "weekday", "week", "day_of_month", "day_of_year", "month"]
@@ -28,58 +43,6 @@ def is_half(kind: Format) -> bool:
     return kind in ("fp16", "fp16_int8")
 
 
-def _whole(value: Any) -> Any:
-    """Let `1e4` stand where a whole number is asked for; YAML reads it as a float."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _truth(value: Any) -> Any:
-    """Take YAML 1.1's words for true and false where a truth value is asked for, and only there."""
-    words = {"yes": True, "on": True, "no": False, "off": False}
-    return words.get(value.lower(), value) if isinstance(value, str) else value
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _path(value: Any) -> Any:
-    if value == "":
-        raise _contradiction("found an empty path; allowed: a path")
-    if isinstance(value, str) and "\0" in value:
-        raise _contradiction("found a path with a NUL character; allowed: a path")
-    return value
-
-
-def _contradiction(message: str, key: str = "") -> PydanticCustomError:
-    """An error of one option against another; `key` is the option's path below the field that is being validated."""
-    return PydanticCustomError("contradiction", "{message}", {"message": message, "key": key})
-
-
-Count = Annotated[int, BeforeValidator(_whole), Ge(1), Le(1_000_000)]
-Whole = Annotated[int, BeforeValidator(_whole), Ge(0)]
-Positive = Annotated[float, Gt(0)]
-NotNegative = Annotated[float, Ge(0)]
-Fraction = Annotated[float, Ge(0), Le(1)]
-Switch = Annotated[bool, BeforeValidator(_truth)]
-Text = Annotated[str, MinLen(1)]
-Names = Annotated[tuple[Text, ...], BeforeValidator(_frozen)]
-FilePath = Annotated[Path, Strict(False), BeforeValidator(_path)]
-
-
-def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise _contradiction(f"named twice: {', '.join(twice)}; allowed: each name once")
-    return names
-
-
-class Section(BaseModel):
-    """A part of a recipe: frozen, without unknown keys, without numbers that are not finite, and defaults validated like values."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
-
-
 class _AnyData(Section):
     path: FilePath
     lookback: Count = 60
@@ -95,7 +58,7 @@ class _AnyData(Section):
     @classmethod
     def _leaves_training(cls, test: float, info: ValidationInfo) -> float:
         if test + info.data.get("validation", 0.0) >= 1:
-            raise _contradiction(f"with data.validation {info.data['validation']} nothing is left to train on; allowed: a sum below 1")
+            raise contradiction(f"with data.validation {info.data['validation']} nothing is left to train on; allowed: a sum below 1")
         return test
 
 
@@ -115,16 +78,16 @@ class TableRecipe(_AnyData):
     target: Text
     known: Names = ()
     observed: Names = ()
-    calendar: Annotated[tuple[Calendar, ...], BeforeValidator(_frozen)] = ()
+    calendar: Annotated[tuple[Calendar, ...], BeforeValidator(frozen)] = ()
     season: Count  # rows of one season, for the naive baseline
 
-    _once = field_validator("known", "observed", "calendar")(_unique)
+    _once = field_validator("known", "observed", "calendar")(unique)
 
     @field_validator("target")
     @classmethod
     def _not_the_time(cls, target: str, info: ValidationInfo) -> str:
         if target == info.data.get("time"):
-            raise _contradiction(f"{target} is the time; allowed: a column to forecast")
+            raise contradiction(f"{target} is the time; allowed: a column to forecast")
         return target
 
     @field_validator("observed")
@@ -133,7 +96,7 @@ class TableRecipe(_AnyData):
         taken = {info.data.get("time"), info.data.get("target"), *info.data.get("known", ())}
         twice = [name for name in observed if name in taken]
         if twice:
-            raise _contradiction(f"{', '.join(twice)} has another role already (time, target or known); allowed: one role a column")
+            raise contradiction(f"{', '.join(twice)} has another role already (time, target or known); allowed: one role a column")
         return observed
 
     @field_validator("known")
@@ -141,7 +104,7 @@ class TableRecipe(_AnyData):
     def _not_the_target(cls, known: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         twice = [name for name in known if name in (info.data.get("time"), info.data.get("target"))]
         if twice:
-            raise _contradiction(f"{', '.join(twice)} is the time or the target; allowed: columns known over the horizon")
+            raise contradiction(f"{', '.join(twice)} is the time or the target; allowed: columns known over the horizon")
         return known
 
 
@@ -156,8 +119,8 @@ class ModelRecipe(Section):
     heads: Count = 4
     lstm_layers: Count = 1
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
-    quantiles: Annotated[tuple[Annotated[float, Gt(0), Lt(1)], ...], BeforeValidator(_frozen)] = (0.1, 0.5, 0.9)
-    knots: Annotated[int, BeforeValidator(_whole), Ge(2)] = 32  # of each variable's curve, where form is knots
+    quantiles: Annotated[tuple[Annotated[float, Gt(0), Lt(1)], ...], BeforeValidator(frozen)] = (0.1, 0.5, 0.9)
+    knots: Annotated[int, BeforeValidator(whole), Ge(2)] = 32  # of each variable's curve, where form is knots
     gates: Literal["own", "shared"] = "own"  # whose the weight of a curve's gate is: shared ones are a sixth of the parameters
 
     @field_validator("heads")
@@ -166,14 +129,14 @@ class ModelRecipe(Section):
         hidden = info.data.get("hidden", heads)
         if hidden % heads:
             divisors = [n for n in range(1, hidden + 1) if hidden % n == 0]
-            raise _contradiction(f"{heads} heads do not divide model.hidden {hidden}; allowed: {', '.join(map(str, divisors))}")
+            raise contradiction(f"{heads} heads do not divide model.hidden {hidden}; allowed: {', '.join(map(str, divisors))}")
         return heads
 
     @field_validator("gates")
     @classmethod
     def _not_as_published(cls, gates: str, info: ValidationInfo) -> str:
         if gates == "shared" and info.data.get("form") == "paper":
-            raise _contradiction("shared gates are not those of the published model; allowed with model.form paper: own")
+            raise contradiction("shared gates are not those of the published model; allowed with model.form paper: own")
         return gates
 
     @field_validator("quantiles")
@@ -181,7 +144,7 @@ class ModelRecipe(Section):
     def _ordered_about_the_median(cls, quantiles: tuple[float, ...]) -> tuple[float, ...]:
         increasing = all(low < high for low, high in pairwise(quantiles))
         if not increasing or len(quantiles) % 2 == 0 or 0.5 not in quantiles:
-            raise _contradiction(f"found {list(quantiles)}; allowed: an odd count, strictly increasing, 0.5 among them")
+            raise contradiction(f"found {list(quantiles)}; allowed: an odd count, strictly increasing, 0.5 among them")
         return quantiles
 
 
@@ -192,7 +155,7 @@ class OptimizerRecipe(Section):
     in_backward: Switch = False  # each gradient is applied and freed as soon as the backward pass has it
     lr: Positive = 1e-3
     weight_decay: NotNegative = 0.01
-    groups: dict[Text, Positive] = {}  # pattern of parameter names (fnmatch) -> learning rate
+    groups: dict[Text, Positive] = Field(default={})  # pattern of parameter names (fnmatch) -> learning rate
 
 
 class ScheduleRecipe(Section):
@@ -207,7 +170,7 @@ class ScheduleRecipe(Section):
     def _fits(cls, cooldown: float, info: ValidationInfo) -> float:
         warmup = info.data.get("warmup", 0.0)
         if warmup + cooldown > 1:
-            raise _contradiction(f"warmup {warmup} and cooldown {cooldown} overlap; allowed: a sum of at most 1")
+            raise contradiction(f"warmup {warmup} and cooldown {cooldown} overlap; allowed: a sum of at most 1")
         return cooldown
 
 
@@ -236,7 +199,7 @@ class TrainRecipe(Section):
         if info.data.get("precision") == "fp16":
             needs.append("train.precision bf16 or fp32")
         if optimizer.in_backward and needs:
-            raise _contradiction(
+            raise contradiction(
                 "true applies gradients before all are there, so that they cannot be clipped, summed up or unscaled; "
                 f"allowed with {', '.join(needs)}",
                 "in_backward",
@@ -271,7 +234,7 @@ class QatRecipe(Section):
         earlier = {name: info.data[name] for name in ("observe", "fake_quant") if info.data.get(name) is not None}
         late = [f"{name} {value}" for name, value in earlier.items() if update is not None and value > update]
         if late:
-            raise _contradiction(f"{update} comes before {' and '.join(late)}; allowed: observe <= fake_quant <= freeze")
+            raise contradiction(f"{update} comes before {' and '.join(late)}; allowed: observe <= fake_quant <= freeze")
         return update
 
 
@@ -299,7 +262,7 @@ class QuantRecipe(Section):
     qat: QatRecipe = QatRecipe()
     prune: PruneRecipe | None = None  # null: every history variable stays
 
-    _once = field_validator("keep_float")(_unique)
+    _once = field_validator("keep_float")(unique)
 
     @property
     def formats(self) -> tuple[Format, ...]:
@@ -312,14 +275,14 @@ class QuantRecipe(Section):
 class ExportRecipe(Section):
     """The ONNX models that a run leaves."""
 
-    formats: Annotated[tuple[Format, ...], BeforeValidator(_frozen), MinLen(1)] | None = None  # null: what quant.method makes
+    formats: Annotated[tuple[Format, ...], BeforeValidator(frozen), MinLen(1)] | None = None  # null: what quant.method makes
     publish: Switch = True  # also copy them to exports/<name>/
 
     @field_validator("formats")
     @classmethod
     def _once(cls, formats: tuple[Format, ...] | None) -> tuple[Format, ...] | None:
         if formats is not None:
-            _unique(formats)
+            unique(formats)
         return formats
 
 
@@ -330,16 +293,21 @@ class MemoryRecipe(Section):
     over_budget: Literal["stop", "run"] = "stop"  # where the plan is above it, however small the forward passes
 
 
+class RunRecipe(Section):
+    """What the recipe of every training says: what to call it, and where it is done and written."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    seed: Annotated[int, BeforeValidator(whole), Ge(0), Lt(2**32)] = 7
+    device: Literal["auto", "cuda", "cpu"] = "auto"
+    out: FilePath | None = None  # null: runs/<name>/<UTC time>
+
+
 with warnings.catch_warnings():  # pydantic's own `validate` is a deprecated class method; the recipe's name for a section wins
     warnings.filterwarnings("ignore", message='Field name "validate"', category=UserWarning)
 
-    class Recipe(Section):
-        """Everything that one run does."""
+    class Recipe(RunRecipe):
+        """Everything that the run of a forecaster does."""
 
-        name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-        seed: Annotated[int, BeforeValidator(_whole), Ge(0), Lt(2**32)] = 7
-        device: Literal["auto", "cuda", "cpu"] = "auto"
-        out: FilePath | None = None  # null: runs/<name>/<UTC time>
         data: DataRecipe
         model: ModelRecipe = ModelRecipe()
         train: TrainRecipe = TrainRecipe()
@@ -353,14 +321,14 @@ with warnings.catch_warnings():  # pydantic's own `validate` is a deprecated cla
         def _validates_at_all(cls, validate: ValidateRecipe, info: ValidationInfo) -> ValidateRecipe:
             train = info.data.get("train")
             if train is not None and validate.every > train.epochs:
-                raise _contradiction(f"found {validate.every}; allowed: at most train.epochs {train.epochs}", "every")
+                raise contradiction(f"found {validate.every}; allowed: at most train.epochs {train.epochs}", "every")
             return validate
 
         @field_validator("quant")
         @classmethod
         def _trains_quantized(cls, quant: QuantRecipe) -> QuantRecipe:
             if quant.method != "qat" and "qat" in quant.model_fields_set:
-                raise _contradiction(
+                raise contradiction(
                     f"has no effect while quant.method is {quant.method}; set quant.method to qat, or leave quant.qat out "
                     "(on the command line: quant.qat=null)",
                     "qat",
@@ -377,15 +345,15 @@ with warnings.catch_warnings():  # pydantic's own `validate` is a deprecated cla
             missing = [name for name in export.formats if name not in made]
             if missing:
                 others = "" if quant.method == "none" else f" and quant.weights is {quant.weights}"
-                raise _contradiction(
+                raise contradiction(
                     f"{', '.join(missing)} is not made while quant.method is {quant.method}{others}; allowed: {', '.join(sorted(made))}",
                     "formats",
                 )
             result = quant.formats[-1]
             if quant.method != "none" and result not in export.formats:
-                raise _contradiction(f"lacks {result}, so quant.method {quant.method} has no effect; add it or lower the method", "formats")
+                raise contradiction(f"lacks {result}, so quant.method {quant.method} has no effect; add it or lower the method", "formats")
             if "stream" in export.formats and result not in export.formats:
-                raise _contradiction(f"lacks {result}, the one-piece model that stream is held against; add it", "formats")
+                raise contradiction(f"lacks {result}, the one-piece model that stream is held against; add it", "formats")
             return export
 
         @property

@@ -51,7 +51,7 @@ class _Dumper(_Resolver, yaml.SafeDumper):
 
 @dataclass
 class Document:
-    """A file's values, the line of every key, and every key that stands twice."""
+    """A file's values, the line of every key and of every entry of a list, and every key that stands twice."""
 
     values: dict[str, Any]
     lines: dict[KeyPath, int] = field(default_factory=dict)
@@ -103,8 +103,14 @@ def _compose(text: str) -> tuple[yaml.Node | None, Any]:
 
 
 def _walk(node: yaml.Node, path: KeyPath, document: Document, above: set[int]) -> None:
-    """Note the line of every key below `node`; `above` ends a structure that contains itself."""
-    if not isinstance(node, yaml.MappingNode) or id(node) in above:
+    """Note the line of every key and every entry of a list below `node`; `above` ends a structure that contains itself."""
+    if id(node) in above:
+        return
+    if isinstance(node, yaml.SequenceNode):
+        for index, entry in enumerate(node.value):
+            document.lines[(*path, str(index))] = entry.start_mark.line + 1
+            _walk(entry, (*path, str(index)), document, above | {id(node)})
+    if not isinstance(node, yaml.MappingNode):
         return
     here: dict[str, int] = {}
     for key, value in node.value:

@@ -1,0 +1,62 @@
+"""What options are made of: numbers with bounds, names, paths, and the section that holds some of them."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt, Le, MinLen
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict
+from pydantic_core import PydanticCustomError
+
+
+def whole(value: Any) -> Any:
+    """Let `1e4` stand where a whole number is asked for; YAML reads it as a float."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _truth(value: Any) -> Any:
+    """Take YAML 1.1's words for true and false where a truth value is asked for, and only there."""
+    words = {"yes": True, "on": True, "no": False, "off": False}
+    return words.get(value.lower(), value) if isinstance(value, str) else value
+
+
+def frozen(value: Any) -> Any:
+    """A list as a tuple, which nothing can change."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _path(value: Any) -> Any:
+    if value == "":
+        raise contradiction("found an empty path; allowed: a path")
+    if isinstance(value, str) and "\0" in value:
+        raise contradiction("found a path with a NUL character; allowed: a path")
+    return value
+
+
+def contradiction(message: str, key: str = "") -> PydanticCustomError:
+    """An error of one option against another; `key` is the option's path below the field that is being validated."""
+    return PydanticCustomError("contradiction", "{message}", {"message": message, "key": key})
+
+
+Count = Annotated[int, BeforeValidator(whole), Ge(1), Le(1_000_000)]
+Whole = Annotated[int, BeforeValidator(whole), Ge(0)]
+Positive = Annotated[float, Gt(0)]
+NotNegative = Annotated[float, Ge(0)]
+Fraction = Annotated[float, Ge(0), Le(1)]
+Switch = Annotated[bool, BeforeValidator(_truth)]
+Text = Annotated[str, MinLen(1)]
+Names = Annotated[tuple[Text, ...], BeforeValidator(frozen)]
+FilePath = Annotated[Path, Strict(False), BeforeValidator(_path)]
+
+
+def unique(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse a name that stands twice."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise contradiction(f"named twice: {', '.join(twice)}; allowed: each name once")
+    return names
+
+
+class Section(BaseModel):
+    """A part of a recipe: frozen, without unknown keys, without numbers that are not finite, and defaults validated like values."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
