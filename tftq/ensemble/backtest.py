@@ -151,7 +151,7 @@ class Backtest:
 
     Args:
         bars: the bars that count.
-        learned: bars that were left out because members were trained on them; None where nothing says when training ended.
+        since: int64 nanoseconds UTC, when training ended, and `learned`: how many bars before were left out; None where it is not known.
         horizon: steps of the longest forecast, 1 where there is none.
         cost_ticks, tick: what a change of the position by 1 costs, in ticks, and a tick in the price's unit.
         scores: by member.
@@ -159,7 +159,8 @@ class Backtest:
     """
 
     bars: Bars
-    learned: int | None
+    since: int | None
+    learned: int
     horizon: int
     cost_ticks: float
     tick: float
@@ -179,7 +180,7 @@ class Backtest:
         judged = max(score.hits + score.misses for score in self.scores.values())
         chance = f"; by chance alone a hit rate over {judged:,} bars strays {STRAY / 2 / math.sqrt(judged):.1%} from 50%" if judged else ""
         windows = f"{_counted(self.independent_windows, 'window')} of {_counted(self.horizon, 'step')} that do not overlap"
-        learned = "" if self.learned is not None else " Members may have been trained on these very bars: nothing says when training ended."
+        learned = "" if self.since is not None else " Members may have been trained on these very bars: nothing says when training ended."
         return (
             f"A week of bars proves nothing. These are {(end - begin) / DAY_NS:.1f} days, from {iso(begin)} to {iso(end)}, "
             f"with {windows}{chance}. The next span may be of another kind, and beside {_counted(self.cost_ticks, 'tick')} a change of "
@@ -193,6 +194,7 @@ class Backtest:
             "end": iso(int(self.bars.times[-1])),
             "bars": len(self.bars),
             "segments": len(self.bars.starts),
+            "since_ns": self.since,
             "learned_bars_left_out": self.learned,
             "horizon": self.horizon,
             "independent_windows": self.independent_windows,
@@ -231,7 +233,8 @@ def backtest(table: pa.Table, *, cost_ticks: float, tick: float, since: int | No
     books = {name: ledger(bars, own.position, cost_ticks * tick) for name, own in answers.items()}
     return Backtest(
         bars,
-        None if since is None else learned,
+        since,
+        learned,
         horizon,
         cost_ticks,
         tick,

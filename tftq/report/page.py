@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from tftq.folder import RunFolder
+from tftq.report.document import document
 from tftq.report.facts import Facts
-from tftq.report.html import Html, join, tag
+from tftq.report.html import tag
 from tftq.report.models import gate, models
 from tftq.report.sections import curves, data, environment, memory, pruning, recipe
 from tftq.report.sensitivity import sensitivity
-from tftq.report.style import STYLE
 from tftq.report.verdict import tiles, verdict
 
 
@@ -27,13 +27,6 @@ def write_report(folder: Path) -> Path:
 def page(facts: Facts) -> str:
     """The whole document, which is well-formed XML too."""
     name = facts.summary["name"]
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", f"{name}: tftq report"),
-        tag("style", Html(STYLE)),
-    )
     parts = [
         tag("header", tag("h1", name), tag("p", _what(facts), class_="soft")),
         verdict(facts),
@@ -45,10 +38,10 @@ def page(facts: Facts) -> str:
         memory(facts),
         data(facts),
         gate(facts),
-        environment(facts),
-        recipe(facts),
+        environment(facts.environment),
+        recipe(facts.recipe_text),
     ]
-    return f"<!DOCTYPE html>\n{tag('html', head, tag('body', join(parts, chr(10))), lang='en')}\n"
+    return document(name, parts)
 
 
 def _what(facts: Facts) -> str:

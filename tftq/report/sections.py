@@ -111,18 +111,17 @@ def data(facts: Facts) -> Html:
     return section("Data", tag("p", facts.recipe["data"]["path"], class_="soft"), listing(facts.summary["notes"]))
 
 
-def environment(facts: Facts) -> Html:
-    """What the figures depend on beside the recipe."""
-    found = facts.environment
+def environment(found: Mapping[str, Any]) -> Html:
+    """What the figures depend on beside the recipe: env.json."""
     rows = [[name, _plain(value)] for name, value in found.items() if name != "packages"]
     packages = [[name, version] for name, version in found["packages"].items()]
     tables = [table(["", ""], part, class_="words") for part in (rows, packages)]
     return section("Environment", tag("div", *tables, class_="side"))
 
 
-def recipe(facts: Facts) -> Html:
-    """The resolved recipe."""
-    return section("Recipe", tag("pre", facts.recipe_text))
+def recipe(text: str) -> Html:
+    """The resolved recipe, as it stands in recipe.yaml."""
+    return section("Recipe", tag("pre", text))
 
 
 def _rows(ledger: Ledger) -> Html:
