@@ -12,6 +12,7 @@ import torch
 
 import tftq.run
 from tests.conftest import ROOT, SMALL, Run
+from tftq.data.files import iso
 from tftq.data.load import load_datasets
 from tftq.errors import PlanError, QuantizationError, RunFolderError
 from tftq.export.graph import read_metadata
@@ -47,6 +48,13 @@ def test_the_summary_holds_what_scripts_rely_on(bars_run: Run) -> None:
         assert set(model) >= {"path", "file_bytes", "q_risk", "max_abs_diff", "rss_bytes", "latency_ms", "int8_weight_share"}
         assert Path(model["path"]).stat().st_size == model["file_bytes"]
     assert summary["qat"]["updates"] == 22 and summary["qat"]["best_epoch"] in (0, 1)
+
+
+def test_a_file_says_until_when_it_was_trained(bars_run: Run) -> None:
+    (trained,) = [note for note in bars_run.summary["notes"] if note.startswith("train: ")]
+    for kind in ("fp32", "int8_qat"):
+        until = read_metadata(bars_run.folder / "exports" / f"{kind}.onnx")["trained_until_ns"]
+        assert isinstance(until, int) and trained.endswith(f"to {iso(until)}")
 
 
 def test_every_phase_of_every_epoch_leaves_a_record(bars_run: Run) -> None:

@@ -302,13 +302,15 @@ def _export_stream(job: Job, model: TemporalFusionTransformer, one_piece: Export
 
 
 def _metadata(recipe: Recipe, windows: Windows) -> dict[str, object]:
-    """What a file says of where it comes from and how its columns are made of a file of data, beside its inputs."""
+    """What a file says of where it comes from and how its columns are made of a file of data, beside its inputs; windows: of training."""
     first = int(windows.starts[0])
+    last = windows.starts + windows.inputs.lookback + windows.inputs.horizon - 1  # the last target of each window
     metadata: dict[str, object] = {
         "recipe": recipe.name,
         "recipe_hash": recipe_hash(recipe),
         "data": recipe.data.model_dump(mode="json", exclude=_OF_TRAINING),
         "step_ns": int(windows.times[first + 1] - windows.times[first]),
+        "trained_until_ns": int(windows.times[last].max()),
     }
     return {**metadata, "price": "last close * exp(forecast)"} if recipe.data.kind == "bars" else metadata
 
