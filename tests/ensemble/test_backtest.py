@@ -9,7 +9,7 @@ import pytest
 
 from tests.ensemble.tables import BEGIN, MINUTE, answers_table, random_members
 from tftq.ensemble.answers import Answer
-from tftq.ensemble.backtest import BUY_AND_HOLD, NO_CHANGE, Backtest, Bars, backtest, ledger
+from tftq.ensemble.backtest import BUY_AND_HOLD, NO_CHANGE, Backtest, Bars, backtest, drawdowns, ledger
 from tftq.errors import DataError
 
 LEVELS = (0.1, 0.5, 0.9)
@@ -45,9 +45,9 @@ def test_fractions_of_a_position_earn_and_cost_fractions() -> None:
 
 def test_a_fall_at_once_is_a_drawdown_from_nothing() -> None:
     bars = Bars(np.arange(3), np.zeros(3, np.int32), np.array([100.0, 90.0, 99.0]))
-    assert ledger(bars, np.ones(3), 0.0).drawdown == pytest.approx(0.1)
-    assert ledger(bars, -np.ones(3), 0.0).drawdown == pytest.approx(0.1)
-    assert ledger(bars, np.full(3, np.nan), 1.0).drawdown == 0
+    assert drawdowns(ledger(bars, np.ones(3), 0.0).equity) == pytest.approx([0.1, 0, 0])
+    assert drawdowns(ledger(bars, -np.ones(3), 0.0).equity) == pytest.approx([0, 0.1, 0.1])
+    assert not drawdowns(ledger(bars, np.full(3, np.nan), 1.0).equity).any()
 
 
 def test_nothing_is_held_over_a_gap() -> None:

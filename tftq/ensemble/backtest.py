@@ -87,11 +87,11 @@ class Ledger:
         sums: np.ndarray = (self.gross - self.costs).cumsum()
         return sums
 
-    @property
-    def drawdown(self) -> float:
-        """The farthest that the equity fell below what it had been, the beginning (0) included."""
-        equity = np.r_[0.0, self.equity]
-        return float((np.maximum.accumulate(equity) - equity).max())
+
+def drawdowns(equity: np.ndarray) -> np.ndarray:
+    """How far equity, float64 [bars], lies below the most that it had been, the beginning (0) included; float64 [bars]."""
+    below: np.ndarray = np.maximum.accumulate(np.maximum(equity, 0)) - equity
+    return below
 
 
 def ledger(bars: Bars, position: np.ndarray, cost: float) -> Ledger:
@@ -119,7 +119,7 @@ class Score:
         flat: bars without a position, `unmoved`: with one, but the next close was the same; neither hits nor misses.
         gross_return: the sum of returns before costs, as a share of the notional.
         net_return: the same after costs.
-        max_drawdown: see `Ledger.drawdown`.
+        max_drawdown: the farthest that the equity fell below the most it had been, the beginning included.
         turnover: the sum of all changes of the position: from -1 to 1 is 2.
         trades: bars at which the position changed.
         forecast: risk and coverage of its quantiles as in a run's summary, over the windows whose whole horizon lies in the segment, the
@@ -308,7 +308,7 @@ def _score(bars: Bars, own: _Answers, book: Ledger) -> Score:
         unmoved=int(((side != 0) & (move == 0)).sum()),
         gross_return=float(book.gross.sum()),
         net_return=float(book.equity[-1]),
-        max_drawdown=book.drawdown,
+        max_drawdown=float(drawdowns(book.equity).max()),
         turnover=float(book.changed.sum()),
         trades=int((book.changed > 0).sum()),
         forecast=own.judged(bars),

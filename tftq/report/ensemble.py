@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from tftq.ensemble.backtest import BUY_AND_HOLD, NO_CHANGE, Backtest, Score, backtest
+from tftq.ensemble.backtest import BUY_AND_HOLD, NO_CHANGE, Backtest, Score, backtest, drawdowns
 from tftq.files import written_whole
 from tftq.report.document import document
 from tftq.report.html import Html, join, listing, section, table, tag
@@ -146,7 +146,7 @@ def _backtest(facts: EnsembleFacts) -> Html:
     ]
     bars = "" if not found.learned else f" {found.learned:,} bars up to the end of training do not count."
     note = f"A change of position by 1 costs {found.cost_ticks * found.tick:g} in the price's unit. {LEDGER} {RISK}{bars}"
-    return section("Backtest", _equity(facts), table(["", *scores], rows), tag("p", note, class_="soft"))
+    return section("Backtest", _courses(facts), table(["", *scores], rows), tag("p", note, class_="soft"))
 
 
 def _risks(scores: dict[str, Score]) -> list[list[object]]:
@@ -170,12 +170,19 @@ def _risks(scores: dict[str, Score]) -> list[list[object]]:
     ]
 
 
-def _equity(facts: EnsembleFacts) -> Html:
-    """The sum of returns over the bars, of all but the forecast that holds nothing."""
+def _courses(facts: EnsembleFacts) -> Html:
+    """Equity and drawdown over the bars, of all but the forecast that holds nothing."""
     count = len(facts.found.bars)
     shown = np.unique(np.linspace(0, count - 1, min(count, COLUMNS)).round().astype(int))
-    series = {name: (100 * facts.found.equity[name][shown]).tolist() for name in facts.names if name != NO_CHANGE}
-    return line_chart("Equity: the sum of returns after costs, %", series, [str(bar + 1) for bar in shown], axis="bar")
+    equity = {name: facts.found.equity[name] for name in facts.names if name != NO_CHANGE}
+    labels = [str(bar + 1) for bar in shown]
+
+    def chart(title: str, courses: dict[str, np.ndarray]) -> Html:
+        series = {name: (100 * course[shown]).tolist() for name, course in courses.items()}
+        return line_chart(f"{title}, %", series, labels, axis="bar")
+
+    falls = {name: -drawdowns(course) for name, course in equity.items()}
+    return tag("div", chart("Equity: the sum of returns after costs", equity), chart("Below the most it had been", falls), class_="side")
 
 
 def _members(facts: EnsembleFacts) -> Html:
@@ -212,7 +219,7 @@ def _budget(facts: EnsembleFacts) -> Html:
     budget = memory["budget_bytes"] / MB
     highest = max(memory["planned_bytes"], memory["resident_bytes"]) / MB
     marks = {f"budget {budget:,.0f}": budget} if budget <= HEIGHT_IN_SIGHT * highest else {}
-    return bar_chart("Resident memory, MB", groups, {0: "planned", 1: "measured"}, axis="together", marks=marks)
+    return bar_chart("Resident memory, MB", groups, {0: "planned", 1: "measured"}, axis="of all members", marks=marks)
 
 
 def _share(value: float | None) -> str:
