@@ -2,16 +2,16 @@
 
     python benchmarks/accuracy_memory.py                                   # everything; hours on two cores
     python benchmarks/accuracy_memory.py --cases structured --seeds 1
-    python benchmarks/accuracy_memory.py --table                           # print and plot what is there
+    python benchmarks/accuracy_memory.py --table                           # run nothing: measure costs, print and plot what is there
 
 Every run is one of `tftq.run`, so each figure is of an ONNX file that passed the gate, on the test windows (the last fifth). Rows that
-are in benchmarks/results/accuracy_memory.json already are not run again; each is written as soon as it is there. Beside it, a plot.
+are in benchmarks/results/accuracy_memory.json already are not run again; each is written as soon as it is there. In the end the files of
+each table's first seed are measured one after the other, so that load on the machine while training does not count. Beside it, a plot.
 """
 
 import argparse
 import json
 import statistics
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,15 @@ from typing import Any
 from common import RESULTS, commit, write_result
 from matplotlib import pyplot
 
+from tftq.export.gate import cost
 from tftq.recipe.loading import load_recipe
 from tftq.run import run
 
 NAME = "accuracy_memory"
 RECIPE = Path("recipes/structured_qat.yaml")
 BENCH = Path("../shared/data/bench")
+RUNS_FOLDER = Path("runs") / NAME  # <case>/<seed>/<run>; what lies there already is taken from there
+PROCESSES = 3  # fresh ones to a cost
 SPLIT = ("data.validation=0.1", "data.test=0.2")
 # What of the recipe is another for each table.
 CASES: dict[str, tuple[str, ...]] = {
@@ -63,9 +66,9 @@ def rows_of(case: str, seed: int, name: str) -> list[dict[str, Any]]:
     """Run a recipe and take a row of each model that it exports."""
     options, exports = RUNS[name]
     pruned = [f"quant.prune.keep={KEPT[case]}"] if name == "pruned" else []
-    with tempfile.TemporaryDirectory() as folder:
-        recipe = load_recipe(RECIPE, [*SPLIT, *CASES[case], *options, *pruned, f"seed={seed}", f"out={folder}/run", "export.publish=false"])
-        summary = run(recipe)
+    folder = RUNS_FOLDER / case / str(seed) / name
+    recipe = load_recipe(RECIPE, [*SPLIT, *CASES[case], *options, *pruned, f"seed={seed}", f"out={folder}", "export.publish=false"])
+    summary = run(recipe, resume=folder.exists())
     rows = []
     for kind, label in exports.items():
         model = summary["models"][kind]
@@ -73,11 +76,27 @@ def rows_of(case: str, seed: int, name: str) -> list[dict[str, Any]]:
             {
                 **{"case": case, "seed": seed, "run": name, "format": label, "commit": commit()},
                 **{key: model["test"][key] for key in ("loss", "q_risk", "q_risk_by_step", "coverage", "crossing_rate", "windows")},
-                **{key: model[key] for key in ("file_bytes", "rss_bytes", "latency_ms")},
+                **{"file_bytes": model["file_bytes"], "path": str(folder / "exports" / f"{kind}.onnx")},
                 "peak_bytes": summary["memory"]["peak_bytes"],
             }
         )
     return rows
+
+
+def measure_costs(rows: list[dict[str, Any]]) -> None:
+    """Add resident memory and latency to every row: those of the file of its table and format of the least seed."""
+    by_file: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: row["seed"]):
+        by_file.setdefault((row["case"], row["format"]), row)
+    for (case, label), first in by_file.items():
+        if not Path(first["path"]).exists():
+            print(f"{case} {label}: not measured again, {first['path']} is not there any more")
+            continue
+        found = [cost(Path(first["path"]), threads=2) for _ in range(PROCESSES)]
+        costs = {key: statistics.median(one[key] for one in found) for key in ("rss_bytes", "latency_ms")}
+        for row in rows:
+            if (row["case"], row["format"]) == (case, label):
+                row |= costs
 
 
 def summarise(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -134,8 +153,8 @@ def plot(found: Sequence[dict[str, Any]], path: Path) -> None:
     figure, grid = pyplot.subplots(len(cases), len(COSTS), figsize=(13, 3.6 * len(cases)), squeeze=False, layout="constrained")
     for case, charts in zip(cases, grid, strict=True):
         rows = [row for row in found if row["case"] == case]
-        for chart, (cost, (unit, title)) in zip(charts, COSTS.items(), strict=True):
-            points = [(row[cost] / unit, row["loss_ratio"], row["format"]) for row in rows]
+        for chart, (key, (unit, title)) in zip(charts, COSTS.items(), strict=True):
+            points = [(row[key] / unit, row["loss_ratio"], row["format"]) for row in rows]
             front = [point for point in points if not any(_beats(other, point) for other in points)]
             chart.plot(*zip(*((x, y) for x, y, _ in sorted(front)), strict=True), color="tab:blue", alpha=0.4, linewidth=1.5)
             for x, y, label in points:
@@ -176,6 +195,8 @@ def main() -> None:
             continue
         rows += rows_of(case, seed, name)
         write_result(NAME, rows)
+    measure_costs(rows)
+    write_result(NAME, rows)
     found = summarise(rows)
     print_table(found)
     plot(found, RESULTS / f"{NAME}.png")

@@ -29,9 +29,6 @@ def paper_row(recipe: Any, folder: Path) -> dict[str, Any]:
     data = load_datasets(recipe.data)
     architecture = replace(architecture_of(recipe.model), form="paper")
     model = TemporalFusionTransformer(data.train.inputs, data.scaling, data.target_scaling, architecture).eval()
-    for module in model.modules():
-        if hasattr(module, "chunk"):
-            module.chunk = None  # stacked, as the textbook writes it
     path = folder / "paper.onnx"
     path.write_bytes(build_graph(model, {}))
     measured = cost(path, threads=2)

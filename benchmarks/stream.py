@@ -39,6 +39,22 @@ def timed(spent: list[float], call: Callable[[], np.ndarray]) -> np.ndarray:
     return result
 
 
+def replay_in_one_piece(
+    path: Path, windows: list[np.ndarray], future: np.ndarray, static: np.ndarray | None, spent: list[float]
+) -> list[np.ndarray]:
+    """The forecast of every window by the model in one piece, whose session is gone afterwards: its threads would be in the way of others.
+
+    Args:
+        path: the model.
+        windows: [lookback, history columns] each.
+        future, static: of all of them [horizon, known columns], [static columns].
+        spent: the milliseconds of each forecast are added to it.
+    """
+    session = open_session(path, threads=THREADS)
+    beside = [future[None], *(() if static is None else (static[None],))]
+    return [timed(spent, lambda window=window: session.run(None, feeds(session, [window[None], *beside]))[0][0]) for window in windows]
+
+
 def main() -> None:
     """Build both, replay bars through both, and write the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -61,21 +77,20 @@ def main() -> None:
         folder = Path(name)
         for file, content in files.items():
             (folder / file).write_bytes(content)
-        one_piece = open_session(folder / "one_piece.onnx", threads=THREADS)
-        stream = Stream(folder, static, threads=THREADS)
-        stream.push(bars[:lookback])
         whole: list[float] = []
         bar_by_bar: list[float] = []
-        expected, found = [], []
+
+        windows = [bars[last + 1 - lookback : last + 1] for last in range(lookback, len(bars))]
+        expected = replay_in_one_piece(folder / "one_piece.onnx", windows, future, static, whole)
+
+        stream = Stream(folder, static, threads=THREADS)
+        stream.push(bars[:lookback])
 
         def next_bar(bar: np.ndarray) -> np.ndarray:
             stream.push(bar)
             return stream.forecast(future)
 
-        for last in range(lookback, len(bars)):
-            window = [bars[None, last + 1 - lookback : last + 1], future[None], *(() if static is None else (static[None],))]
-            expected.append(timed(whole, lambda window=window: one_piece.run(None, feeds(one_piece, window))[0][0]))
-            found.append(timed(bar_by_bar, lambda last=last: next_bar(bars[last])))
+        found = [timed(bar_by_bar, lambda bar=bar: next_bar(bar)) for bar in bars[lookback:]]
 
     distance = np.abs(np.stack(found) - np.stack(expected)).max() / np.ptp(np.stack(expected))
     pair = {file: round(len(content) / 1e6, 2) for file, content in files.items() if file != "one_piece.onnx"}

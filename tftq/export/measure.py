@@ -39,6 +39,7 @@ def open_session(
     optimised: Path | None = None,
     cuda: bool = False,
     profile: Path | None = None,
+    spinning: bool = True,
 ) -> onnxruntime.InferenceSession:
     """A session of ONNX Runtime, on the CPU unless said otherwise.
 
@@ -49,6 +50,7 @@ def open_session(
         optimised: where to write the graph that it computes.
         cuda: compute on the first GPU, by the CUDA provider, and on the CPU only what that has no kernel for.
         profile: how the name of the file begins that `end_profiling` writes.
+        spinning: threads without work wait for more on their core: best for one session alone, and in the way of every other.
 
     Raises:
         ProviderError: CUDA is asked for, and this package or machine cannot: the list of providers says nothing of the device.
@@ -56,6 +58,8 @@ def open_session(
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SEVERITY_ERROR
     options.intra_op_num_threads = threads
+    if not spinning:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if may_saturate():
         options.add_session_config_entry("session.x64quantprecision", "1")
     if not optimise:

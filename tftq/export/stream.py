@@ -168,7 +168,7 @@ def _open(path: Path, part: str, threads: int) -> tuple[onnxruntime.InferenceSes
     if not path.is_file():
         raise StreamError(f"{path}: no such file; a run writes {STEP_FILE} and {FORECAST_FILE} where export.formats has stream")
     try:
-        session = open_session(path, threads=threads)
+        session = open_session(path, threads=threads, spinning=False)  # the two halves take turns
     except Exception as error:  # the runtime's errors have no other base
         raise StreamError(f"{path}: no model that ONNX Runtime can load: {error}") from error
     notes = json.loads(session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, "{}"))
