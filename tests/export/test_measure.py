@@ -17,8 +17,9 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.export.conftest import Make
 from tests.export.stub import stub_batch, write_stub
 from tests.quant.small import small_batch
-from tftq.errors import ProviderError
+from tftq.errors import GateError, ProviderError
 from tftq.export import measure
+from tftq.export.gate import measured
 from tftq.export.measure import feeds, may_saturate, open_session
 
 
@@ -32,6 +33,14 @@ def test_it_prints_one_json_document(tmp_path: Path) -> None:
     assert min(cost.values()) > 0
     assert cost["rss_bytes"] < cost["process_bytes"]
     assert found["nodes"] == {"CPUExecutionProvider": {"Add": 1, "MatMul": 1, "Reshape": 2}}
+
+
+def test_models_are_measured_beside_each_other(tmp_path: Path) -> None:
+    paths = [write_stub(tmp_path / name) for name in ("one.onnx", "two.onnx")]
+    found = measured(*paths, threads=1)
+    assert found.nodes == {"CPUExecutionProvider": {"Add": 2, "MatMul": 2, "Reshape": 4}} and found.cost["latency_ms"] > 0
+    with pytest.raises(GateError, match=r"one.onnx, none.onnx: measuring it in a fresh process failed with exit status 1"):
+        measured(paths[0], tmp_path / "none.onnx", threads=1)
 
 
 def test_a_gpu_that_is_not_there_is_the_reason_why_nothing_is_measured(tmp_path: Path) -> None:

@@ -194,11 +194,11 @@ def cost(path: Path, *, threads: int, batch: int = 1) -> dict[str, float]:
     return measured(path, threads=threads, batch=batch).cost
 
 
-def measured(path: Path, *, threads: int, batch: int = 1, gpu: str | None = None) -> Measured:
-    """Run a model in a fresh process.
+def measured(*paths: Path, threads: int, batch: int = 1, gpu: str | None = None) -> Measured:
+    """Run a model in a fresh process, or several beside each other in one.
 
     Args:
-        path: the model.
+        paths: the models.
         threads: threads within an operator.
         batch: windows a run.
         gpu: the UUID of the first GPU, to run it there; None for the CPU.
@@ -207,10 +207,11 @@ def measured(path: Path, *, threads: int, batch: int = 1, gpu: str | None = None
         GateError: the process failed.
         ProviderError: ONNX Runtime cannot compute on the GPU.
     """
-    command = [sys.executable, "-m", "tftq.export.measure", str(path), "--threads", str(threads), "--batch", str(batch)]
+    command = [sys.executable, "-m", "tftq.export.measure", *map(str, paths), "--threads", str(threads), "--batch", str(batch)]
     done = subprocess.run(command + ([] if gpu is None else ["--gpu", gpu]), capture_output=True, text=True, check=False)
     if done.returncode:
-        raise GateError(f"{path.name}: measuring it in a fresh process failed with exit status {done.returncode}: {done.stderr.strip()}")
+        names = ", ".join(path.name for path in paths)
+        raise GateError(f"{names}: measuring it in a fresh process failed with exit status {done.returncode}: {done.stderr.strip()}")
     found: dict[str, Any] = json.loads(done.stdout)
     if "skipped" in found:
         raise ProviderError(found["skipped"])

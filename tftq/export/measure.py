@@ -1,4 +1,4 @@
-"""What a model's session costs, measured in a process of its own: `python -m tftq.export.measure MODEL [...]`.
+"""What sessions of models cost, measured in a process of their own: `python -m tftq.export.measure MODEL [MODEL ...]`.
 
 Imports nothing but ONNX Runtime, numpy, psutil and NVML, so that the figures are the session's.
 """
@@ -98,36 +98,37 @@ def feeds(session: onnxruntime.InferenceSession, inputs: Sequence[Any]) -> dict[
     return {node.name: np.asarray(array, np.float32) for node, array in zip(session.get_inputs(), inputs, strict=True)}
 
 
-def measure(path: Path, *, batch: int, threads: int, repeats: int, gpu: str | None = None) -> dict[str, Any]:
-    """Load a model and run it on zeros.
+def measure(*paths: Path, batch: int, threads: int, repeats: int, gpu: str | None = None) -> dict[str, Any]:
+    """Load models, one beside the other, and run them on zeros, one after the other.
 
     Args:
-        path: the model.
+        paths: the models.
         batch: windows a run.
         threads: threads within an operator.
         repeats: timed runs, after three that are not.
         gpu: the UUID of the first GPU, to run there; None for the CPU.
 
     Returns:
-        load_ms, latency_ms (median; copies from and to the host included), rss_bytes (growth of the process by the session and its runs)
-        and process_bytes (all of it). On a GPU also device_bytes, what the session and its runs occupy there, context_bytes, what CUDA
-        itself does, both None where the driver does not tell, and device_bytes_are, how they were read.
+        load_ms, latency_ms (median of a run of all; copies from and to the host included), rss_bytes (growth of the process by the sessions
+        and their runs) and process_bytes (all of it). On a GPU also device_bytes, what they occupy there, context_bytes, what CUDA itself
+        does, both None where the driver does not tell, and device_bytes_are, how they were read.
 
     Raises:
         ProviderError: there is no GPU that ONNX Runtime can compute on.
     """
-    occupied, read_as = (None, "") if gpu is None else _start_cuda(path, gpu)
+    occupied, read_as = (None, "") if gpu is None else _start_cuda(paths[0], gpu)
     context = None if occupied is None else occupied()
     process = psutil.Process()
     before = process.memory_info().rss
     start = time.perf_counter()
-    session = open_session(path, threads=threads, cuda=gpu is not None)
+    sessions = [open_session(path, threads=threads, cuda=gpu is not None) for path in paths]
     load = time.perf_counter() - start
-    fed = _zeros(session, batch)
+    fed = [_zeros(session, batch) for session in sessions]
     seconds = []
     for _ in range(WARM_UP + repeats):
         start = time.perf_counter()
-        session.run(None, fed)
+        for session, inputs in zip(sessions, fed, strict=True):
+            session.run(None, inputs)
         seconds.append(time.perf_counter() - start)
     after = process.memory_info().rss
     on_device: dict[str, Any] = {}
@@ -144,19 +145,20 @@ def measure(path: Path, *, batch: int, threads: int, repeats: int, gpu: str | No
     }
 
 
-def nodes(path: Path, *, threads: int, cuda: bool = False) -> dict[str, dict[str, int]]:
-    """Which provider computes what of the optimised graph: provider -> operator -> nodes; those of a loop's body once.
+def nodes(*paths: Path, threads: int, cuda: bool = False) -> dict[str, dict[str, int]]:
+    """Which provider computes what of the optimised graphs: provider -> operator -> nodes; those of a loop's body once.
 
     Args: as of `open_session`.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        session = open_session(path, threads=threads, cuda=cuda, profile=Path(folder) / "profile")
-        session.run(None, _zeros(session, 1))  # one window: a loop over windows runs once
-        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     found: dict[str, Counter[str]] = defaultdict(Counter)
-    for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            found[event["args"]["provider"]][event["args"]["op_name"]] += 1
+    for path in paths:
+        with tempfile.TemporaryDirectory() as folder:
+            session = open_session(path, threads=threads, cuda=cuda, profile=Path(folder) / "profile")
+            session.run(None, _zeros(session, 1))  # one window: a loop over windows runs once
+            events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+        for event in events:
+            if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+                found[event["args"]["provider"]][event["args"]["op_name"]] += 1
     return {provider: dict(sorted(counts.items())) for provider, counts in sorted(found.items())}
 
 
@@ -185,7 +187,7 @@ def _zeros(session: onnxruntime.InferenceSession, batch: int) -> dict[str, np.nd
 def main() -> None:
     """Print the measurement as one JSON document: cost and nodes, or the reason why it was skipped."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path)
+    parser.add_argument("model", type=Path, nargs="+")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=20)
@@ -194,8 +196,8 @@ def main() -> None:
     found: dict[str, Any]
     try:
         with redirect_stdout(sys.stderr):  # where a provider does not start, the runtime says so
-            cost = measure(chosen.model, batch=chosen.batch, threads=chosen.threads, repeats=chosen.repeats, gpu=chosen.gpu)
-            found = {"cost": cost, "nodes": nodes(chosen.model, threads=chosen.threads, cuda=chosen.gpu is not None)}
+            cost = measure(*chosen.model, batch=chosen.batch, threads=chosen.threads, repeats=chosen.repeats, gpu=chosen.gpu)
+            found = {"cost": cost, "nodes": nodes(*chosen.model, threads=chosen.threads, cuda=chosen.gpu is not None)}
     except ProviderError as error:
         found = {"skipped": str(error)}
     print(json.dumps(found))
