@@ -73,6 +73,7 @@ def bars_model(path: Path, lookback: int = 60, horizon: int = 10, **data: Any) -
         data={"kind": "bars", "lookback": lookback, "horizon": horizon, **data},
         step_ns=MINUTE,
         inputs={"history": _described(BAR_COLUMNS, "observed") + known, "future": known},
+        lookback=lookback,
         horizon=horizon,
         quantiles=QUANTILES,
         target="log return",

@@ -68,7 +68,14 @@ def compare(arguments: Sequence[str]) -> int:
     return main(arguments, program="tftq compare")
 
 
-VERBS = {"run": run, "validate": validate, "plan": plan, "predict": predict, "compare": compare}
+def ensemble(arguments: Sequence[str]) -> int:
+    """ask several models at every bar of a file or of standard input, within one memory budget"""
+    from tftq.run_ensemble import main
+
+    return main(arguments, program="tftq ensemble")
+
+
+VERBS = {"run": run, "validate": validate, "plan": plan, "predict": predict, "compare": compare, "ensemble": ensemble}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -37,12 +37,24 @@ class ProviderError(TftqError):
     """A part of ONNX Runtime that should compute on a GPU and does not work here."""
 
 
+class MetadataError(TftqError):
+    """A file that is no ONNX model, or a damaged one."""
+
+
 class PredictError(TftqError):
     """A model file that cannot serve, data that it was not made for, or a forecast that is not finite."""
 
 
 class StreamError(TftqError):
     """A streaming pair that cannot serve, or a bar, a future or a state that does not fit it."""
+
+
+class NotFiniteError(TftqError):
+    """What a model gives that is no number, though its inputs are."""
+
+
+class EnsembleError(TftqError):
+    """A member that cannot serve or does not fit the others or the data, a budget too small for them, or a state of other ones."""
 
 
 class AnswerError(TftqError):

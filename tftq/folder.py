@@ -14,6 +14,7 @@ import torch
 
 from tftq.errors import RunFolderError
 from tftq.files import written_whole
+from tftq.recipe.ensemble import EnsembleRecipe
 from tftq.recipe.loading import resolved_yaml
 from tftq.recipe.schema import Recipe
 from tftq.versions import installed
@@ -32,7 +33,7 @@ class RunFolder:
         self.path = path
 
     @classmethod
-    def open(cls, recipe: Recipe, device: torch.device, *, resume: bool) -> "RunFolder":
+    def open(cls, recipe: Recipe | EnsembleRecipe, device: torch.device, *, resume: bool) -> "RunFolder":
         """Begin a run in a new or empty folder, or go on in one of the same recipe.
 
         Raises:
@@ -57,7 +58,13 @@ class RunFolder:
         if path.exists() and any(path.iterdir()):
             raise RunFolderError(f"{path}: is not empty; choose another out=..., remove it, or go on with --resume")
         path.mkdir(parents=True, exist_ok=True)
-        folder.write_json("env.json", {"started": f"{started:%Y-%m-%dT%H:%M:%SZ}", **environment(device, recipe.seed)})
+        folder.write_json(
+            "env.json",
+            {
+                "started": f"{started:%Y-%m-%dT%H:%M:%SZ}",
+                **environment(device, None if isinstance(recipe, EnsembleRecipe) else recipe.seed),
+            },
+        )
         folder.write("recipe.yaml", identity(recipe))  # last: it makes the folder one that can be resumed
         return folder
 
@@ -72,17 +79,17 @@ class RunFolder:
         return self.write(name, json.dumps(content, indent=1, allow_nan=False))
 
 
-def new_folder(recipe: Recipe, started: datetime) -> Path:
+def new_folder(recipe: Recipe | EnsembleRecipe, started: datetime) -> Path:
     """Where a run writes whose recipe does not say it."""
     return Path("runs") / recipe.name / f"{started:%Y-%m-%dT%H-%M-%SZ}"
 
 
-def identity(recipe: Recipe) -> str:
+def identity(recipe: Recipe | EnsembleRecipe) -> str:
     """The resolved recipe but for where it writes: what must be the same to resume a run, whose folder may have moved."""
     return resolved_yaml(recipe.model_copy(update={"out": None}))
 
 
-def environment(device: torch.device, seed: int) -> dict[str, Any]:
+def environment(device: torch.device, seed: int | None) -> dict[str, Any]:
     """What the run's figures depend on beside the recipe."""
     return {
         "tftq": installed("tftq"),  # None: run from a checkout that is not installed

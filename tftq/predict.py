@@ -19,6 +19,7 @@ from tftq.console import stdout_console
 from tftq.data.files import iso
 from tftq.data.history import History, Outcome, read_history
 from tftq.errors import PredictError, RecipeError, TftqError
+from tftq.export.choose import PREFERRED, model_file
 from tftq.export.measure import METADATA_KEY, feeds, open_session
 from tftq.files import written_whole
 from tftq.recipe.loading import data_recipe
@@ -27,7 +28,6 @@ from tftq.train.metrics import ForecastMetrics
 
 BATCH_SIZE = 32  # windows to one run of the model
 ROW_GROUP = 2048  # rows of forecasts that are held before they are written
-PREFERRED: tuple[Format, ...] = ("int8_qat", "int4_qat", "int8_ptq", "int4_ptq", "fp32", "fp16", "fp16_int8")  # FP16 is meant for GPUs
 CHANGEABLE = ("symbol", "time_zone", "duplicates", "missing")  # what may differ between the data of training and the data at hand
 
 
@@ -194,7 +194,7 @@ def predict(
         PredictError: a model that cannot serve, or data with other columns.
         DataError: data that cannot be used as it lies.
     """
-    served = ServedModel(_model_file(Path(model), kind))
+    served = ServedModel(model_file(Path(model), kind))
     recipe = data_recipe({**served.data, "path": str(Path(data).resolve())}, overrides, CHANGEABLE)
     history = read_history(recipe, served.step, newest=newest).without(served.left_out)
     for role in ("history", "future", "static"):
@@ -208,19 +208,6 @@ def predict(
             f"the model was trained on {trained_on or 'all contracts of its file'}, this is {recipe.symbol or 'all of them'}"
         )
     return Prediction(served, history)
-
-
-def _model_file(path: Path, kind: Format | None) -> Path:
-    """The model that a path means."""
-    if not path.is_dir():
-        if kind is not None:
-            raise PredictError(f"{path}: is one model, so that a format has no choice; leave --format out or give the folder of a run")
-        return path
-    folder = path / "exports" if (path / "exports").is_dir() else path
-    kept = [name for name in PREFERRED if (folder / f"{name}.onnx").is_file()]
-    if not kept or (kind is not None and kind not in kept):
-        raise PredictError(f"{folder}: no {kind or 'exported'} model; it has {', '.join(kept) or 'none'}")
-    return folder / f"{kind or kept[0]}.onnx"
 
 
 def _differences(wanted: list[dict[str, Any]], found: list[dict[str, Any]]) -> str:

@@ -18,7 +18,7 @@ from tests.quant.small import SmallWindows, small_batch, small_table
 from tftq.data.columns import Batch
 from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets
-from tftq.errors import GateError, StreamError
+from tftq.errors import GateError, NotFiniteError, StreamError
 from tftq.export import stream_export
 from tftq.export.census import layer_of
 from tftq.export.graph import build_graph, read_metadata
@@ -220,7 +220,7 @@ def test_a_forecast_that_is_not_finite_is_refused(static_pair: Path, make: Make)
     state = stream.state()
     state["selected"][:] = np.nan
     stream.restore(state)
-    with pytest.raises(StreamError, match=r"^the forecast is not finite, though its inputs are"):
+    with pytest.raises(NotFiniteError, match=r"^the forecast is not finite, though its inputs are"):
         stream.forecast(window.future[0])
 
 

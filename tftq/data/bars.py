@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 
 from tftq.data.columns import Column, Inputs
-from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS, MEMORY, bar_features, clock_features
+from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS, MEMORY, WIDTH, feature_rows
 from tftq.data.files import Columns, iso, nanoseconds, numbers, read_file
 from tftq.data.rows import Policy, RowOrder, Rows
 from tftq.data.segments import Needs, Segment, usable
@@ -33,7 +33,6 @@ NAMES: dict[str, tuple[str, ...]] = {
     "volume": ("volume", "vol", "v"),
     "symbol": ("symbol", "ticker", "contract", "instrument", "raw_symbol", "sym"),
 }
-WIDTH = len(BAR_COLUMNS) + len(CLOCK_COLUMNS)
 BLOCK = 8192  # bars whose features are computed at a time
 FIXED_POINT = 1e-9  # the unit of integer prices in market data feeds
 FIXED_POINT_FROM = 1e8  # integer prices above this are in that unit: 0.1 and up
@@ -61,7 +60,26 @@ def read_bars(
     Raises:
         DataError: a missing column, symbol or value, a duplicate timestamp, or prices that cannot be.
     """
-    file = read_file(path)
+    return bars_of(read_file(path), path, symbol, time_zone, duplicates, missing)
+
+
+def bars_of(
+    file: Columns,
+    path: Path | str,
+    symbol: str | None = None,
+    time_zone: str | None = None,
+    duplicates: Policy = "refuse",
+    missing: Policy = "refuse",
+) -> Rows:
+    """Bars out of columns that were read already.
+
+    Args:
+        file: the columns.
+        path: where they come from; the name of a series without a symbol.
+        symbol, time_zone, duplicates, missing: see `read_bars`.
+
+    Returns, raises: as `read_bars`.
+    """
     found, notes = _find_columns(file.names, path)
     times, time_notes = nanoseconds(file, found["timestamp"], time_zone, refuse_naive=True)
     series, names = _series(file, found.get("symbol"), Path(path))
@@ -132,11 +150,7 @@ def _feature_blocks(bars: Rows, segments: list[Segment], time_zone: str | None) 
             stop = min(start + BLOCK, segment.stop)
             seen = max(segment.start, start - MEMORY + 1)
             columns = {name: column[seen:stop] for name, column in bars.columns.items()}
-            block = np.empty((stop - start, WIDTH), np.float32)
-            for index, feature in enumerate(bar_features(columns, age=seen - segment.start)):
-                block[:, index] = feature[start - seen :]
-            block[:, len(BAR_COLUMNS) :] = clock_features(bars.times[start:stop], time_zone)
-            yield block
+            yield feature_rows(columns, bars.times[seen:stop], stop - start, age=seen - segment.start, time_zone=time_zone)
 
 
 def _joined(values: np.ndarray, segments: list[Segment]) -> torch.Tensor:

@@ -13,6 +13,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 CUDA_OPTIONS = {"arena_extend_strategy": "kSameAsRequested"}  # or the arena doubles as it grows, and a session seems as large
 WARM_UP = 3  # runs that are not timed
 METADATA_KEY = "tftq"  # of what a file says of itself
-SEVERITY_ERROR = 3
+SEVERITY_ERROR, SEVERITY_FATAL = 3, 4
+AS_REQUESTED = 1  # onnxruntime's kSameAsRequested
 
 
 def open_session(
@@ -40,6 +42,7 @@ def open_session(
     cuda: bool = False,
     profile: Path | None = None,
     spinning: bool = True,
+    shared: bool = False,
 ) -> onnxruntime.InferenceSession:
     """A session of ONNX Runtime, on the CPU unless said otherwise.
 
@@ -51,12 +54,13 @@ def open_session(
         cuda: compute on the first GPU, by the CUDA provider, and on the CPU only what that has no kernel for.
         profile: how the name of the file begins that `end_profiling` writes.
         spinning: threads without work wait for more on their core: best for one session alone, and in the way of every other.
+        shared: take the memory that it computes with from one arena of the process, see `shared_arena`, rather than from one of its own.
 
     Raises:
         ProviderError: CUDA is asked for, and this package or machine cannot: the list of providers says nothing of the device.
     """
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = SEVERITY_ERROR
+    options.log_severity_level = SEVERITY_ERROR if cuda else SEVERITY_FATAL  # on the CPU what it would tell is raised as well
     options.intra_op_num_threads = threads
     if not spinning:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -68,6 +72,9 @@ def open_session(
         options.optimized_model_filepath = str(optimised)
     if profile is not None:
         options.enable_profiling, options.profile_file_prefix = True, str(profile)
+    if shared:
+        shared_arena()
+        options.add_session_config_entry("session.use_env_allocators", "1")
     if not cuda:
         return onnxruntime.InferenceSession(path, options, providers=[CPU])
     package = f"onnxruntime {onnxruntime.__version__}"
@@ -81,6 +88,16 @@ def open_session(
             "install the versions of CUDA and cuDNN that it names on standard error"
         )
     return session
+
+
+@cache
+def shared_arena() -> None:
+    """Give the process one arena for all sessions opened with `shared`: what one has computed with is free for the next.
+
+    It grows by what is asked for, and cannot be taken back while the process lives.
+    """
+    where = onnxruntime.OrtMemoryInfo("Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT)
+    onnxruntime.create_and_register_allocator(where, onnxruntime.OrtArenaCfg({"arena_extend_strategy": AS_REQUESTED}))
 
 
 def may_saturate(cpu: Path = Path("/proc/cpuinfo")) -> bool:

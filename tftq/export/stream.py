@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import ArrayLike
 
-from tftq.errors import StreamError
+from tftq.errors import NotFiniteError, StreamError
 from tftq.export.measure import METADATA_KEY, open_session
 
 STEP_FILE, FORECAST_FILE = "step.onnx", "forecast.onnx"
@@ -26,15 +26,23 @@ class Stream:
         models: the folder that holds step.onnx and forecast.onnx, or these two files.
         static: the series' raw static columns [static columns], where the model has any.
         threads: threads within an operator; 0 leaves it to the runtime.
+        shared: see `tftq.export.measure.open_session`.
 
     Raises:
         StreamError: files that are not there, or no pair of one model; static columns that do not fit it.
     """
 
-    def __init__(self, models: Path | str | tuple[Path | str, Path | str], static: ArrayLike | None = None, *, threads: int = 0) -> None:
+    def __init__(
+        self,
+        models: Path | str | tuple[Path | str, Path | str],
+        static: ArrayLike | None = None,
+        *,
+        threads: int = 0,
+        shared: bool = False,
+    ) -> None:
         step, forecast = (Path(models) / STEP_FILE, Path(models) / FORECAST_FILE) if isinstance(models, Path | str) else map(Path, models)
-        self._step, notes = _open(step, "step", threads)
-        self._forecast, others = _open(forecast, "forecast", threads)
+        self._step, notes = _open(step, "step", threads, shared)
+        self._forecast, others = _open(forecast, "forecast", threads, shared)
         if notes["pair"] != others["pair"]:
             raise StreamError(f"{step} and {forecast}: halves of two pairs; take both from one export")
         self.lookback: int = notes["lookback"]
@@ -99,7 +107,8 @@ class Stream:
             float32 [horizon, quantiles] in the target's unit, ascending.
 
         Raises:
-            StreamError: the window is not full; a future of another shape; a value or a forecast that is not finite.
+            StreamError: the window is not full; a future of another shape, or with a value that is not finite.
+            NotFiniteError: the forecast is not finite.
         """
         if not self.ready:
             raise StreamError(f"{self._count} of {self.lookback} bars so far: push more before asking for a forecast (see `ready`)")
@@ -107,7 +116,7 @@ class Stream:
         self._check("future", ahead, (self.horizon, len(self.columns["future"])))
         found = self._forecast.run(None, {"selected": self._selected[None], "future": ahead[None], **self._static})[0][0]
         if not np.isfinite(found).all():
-            raise StreamError("the forecast is not finite, though its inputs are; look at the model")
+            raise NotFiniteError("the forecast is not finite, though its inputs are; look at the model")
         return np.asarray(found)
 
     def reset(self, static: ArrayLike | None = None) -> None:
@@ -163,12 +172,12 @@ class Stream:
             raise StreamError(f"{name}: column {column!r} is not finite; leave the bar out and reset, or mend its value")
 
 
-def _open(path: Path, part: str, threads: int) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:
+def _open(path: Path, part: str, threads: int, shared: bool) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:
     """A session, and what its file says of itself."""
     if not path.is_file():
         raise StreamError(f"{path}: no such file; a run writes {STEP_FILE} and {FORECAST_FILE} where export.formats has stream")
     try:
-        session = open_session(path, threads=threads, spinning=False)  # the two halves take turns
+        session = open_session(path, threads=threads, spinning=False, shared=shared)  # the two halves take turns
     except Exception as error:  # the runtime's errors have no other base
         raise StreamError(f"{path}: no model that ONNX Runtime can load: {error}") from error
     notes = json.loads(session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, "{}"))

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from tftq.errors import RecipeError
+from tftq.recipe.ensemble import ENSEMBLE
 from tftq.recipe.fields import Section
 from tftq.recipe.forecaster import FORECASTER
 from tftq.recipe.kind import Kind
@@ -27,7 +28,7 @@ class RecipeWarning(UserWarning):
     """An option that has no effect in the recipe it stands in."""
 
 
-KINDS: tuple[Kind[Any], ...] = (FORECASTER,)
+KINDS: tuple[Kind[Any], ...] = (FORECASTER, ENSEMBLE)
 
 
 def load_document(path: Path, overrides: Sequence[str] = ()) -> Section:

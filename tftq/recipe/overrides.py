@@ -113,6 +113,8 @@ def with_absolute_paths(kind: Any, value: Any, folder: Path) -> Any:
 
 
 def _absolute(folder: Path, text: str) -> str:
+    if text == "-":  # standard input, where a recipe takes it; a file of that name is ./-
+        return text
     try:
         return str((folder / Path(text).expanduser()).resolve())
     except (RuntimeError, ValueError):  # the home of nobody, or a NUL character: validation and the reader say what is wrong

@@ -12,11 +12,12 @@ PAD = 64  # flat bars in front of a segment: a bar without enough past sees a ma
 
 @dataclass(frozen=True)
 class Bars:
-    """The bars of one segment behind `PAD` flat ones, and what several features need of them.
+    """The bars of one segment behind `pad` flat ones, and what several features need of them.
 
     Args:
-        open, high, low, close, volume: float64 [PAD + bars].
+        open, high, low, close, volume: float64 [pad + bars].
         age: how many bars of the segment come before these.
+        pad: flat bars in front of them.
     """
 
     open: Series
@@ -25,13 +26,15 @@ class Bars:
     close: Series
     volume: Series
     age: int
+    pad: int
 
     @classmethod
     def padded(cls, columns: dict[str, Series], age: int) -> "Bars":
-        """The bars with their flat past at the first open, with the first bar's volume."""
+        """The bars with their flat past at the first open, with the first bar's volume; without one where they have a past of their own."""
         first = columns["open"][0]
         before = {name: first for name in columns} | {"volume": columns["volume"][0]}
-        return cls(age=age, **{name: np.r_[np.full(PAD, before[name]), column] for name, column in columns.items()})
+        pad = 0 if age else PAD
+        return cls(age=age, pad=pad, **{name: np.r_[np.full(pad, before[name]), column] for name, column in columns.items()})
 
     @cached_property
     def log_close(self) -> Series:

@@ -4,22 +4,45 @@ Each value is summed in the same order wherever its window lies: no running tota
 series gives the same bits. Results are as long as their input; the first `window - 1` of them are NaN.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import numpy as np
 
 Series = np.ndarray  # float64 [bars]
+SHORT = 256  # bars up to which all lags are taken in one call, for the calls would take longer than the sums; beyond, a lag at a time
 
 
-def lags(x: Series, window: int) -> Iterator[np.ndarray]:
-    """x 0, 1, … window - 1 bars ago, at each bar that has them all: views [bars - window + 1]."""
-    for lag in range(window):
-        yield x[window - 1 - lag : len(x) - lag]
+def lags(x: Series, window: int) -> np.ndarray:
+    """x 0, 1, … window - 1 bars ago, at each bar that has them all: a view [window, bars - window + 1]."""
+    (stride,) = x.strides
+    return np.ndarray((window, len(x) - window + 1), x.dtype, x, (window - 1) * stride, (-stride, stride))
+
+
+def summed(window: int, term: Callable[..., np.ndarray], *series: Series, weights: np.ndarray | None = None) -> Series:
+    """Σ term(lag's weight where there are any, values of each series so long ago) over the lags of a window, in their order.
+
+    Args:
+        window: how many lags.
+        term: from one lag, or from all of them [window, bars - window + 1], to what is summed.
+        series: what the term is of.
+        weights: float64 [window].
+    """
+    ago = [lags(x, window) for x in series]  # [window, bars - window + 1] each
+    factors = [] if weights is None else [weights[:, None]]
+    if len(series[0]) <= SHORT:
+        return aligned(np.add.accumulate(term(*factors, *ago), axis=0)[-1] + 0.0, window)  # as from 0.0: a sum is never -0.0
+    sums = np.zeros(len(series[0]) - window + 1)
+    for values in zip(*factors, *ago, strict=True):
+        sums += term(*values)
+    return aligned(sums, window)
 
 
 def aligned(values: np.ndarray, window: int) -> Series:
     """Results at the bars that have a whole window behind them, with NaN at those that have not."""
-    return np.r_[np.full(window - 1, np.nan), values]
+    result = np.empty(window - 1 + len(values))
+    result[: window - 1] = np.nan
+    result[window - 1 :] = values
+    return result
 
 
 def lagged(x: Series, lag: int) -> Series:
@@ -29,7 +52,7 @@ def lagged(x: Series, lag: int) -> Series:
 
 def total(x: Series, window: int) -> Series:
     """Sum over the last `window` bars."""
-    return weighted(x, np.ones(window))
+    return summed(window, np.positive, x)
 
 
 def mean(x: Series, window: int) -> Series:
@@ -39,19 +62,13 @@ def mean(x: Series, window: int) -> Series:
 
 def weighted(x: Series, weights: np.ndarray) -> Series:
     """Σ weights[lag] · x[lag] over the last len(weights) bars."""
-    sums = np.zeros(len(x) - len(weights) + 1)
-    for weight, ago in zip(weights, lags(x, len(weights)), strict=True):
-        sums += weight * ago
-    return aligned(sums, len(weights))
+    return summed(len(weights), np.multiply, x, weights=weights)
 
 
 def weighted_change(x: Series, weights: np.ndarray) -> Series:
     """Σ weights[lag] · (x[lag] - x[0]) over the last len(weights) bars; exactly 0 while x does not move."""
     now = x[len(weights) - 1 :]
-    sums = np.zeros(len(now))
-    for weight, ago in zip(weights, lags(x, len(weights)), strict=True):
-        sums += weight * (ago - now)
-    return aligned(sums, len(weights))
+    return summed(len(weights), lambda weight, ago: weight * (ago - now), x, weights=weights)
 
 
 def mean_change(x: Series, window: int) -> Series:
@@ -63,18 +80,12 @@ def deviation(x: Series, window: int) -> Series:
     """Standard deviation over the last `window` bars, about their mean; exactly 0 while x does not move."""
     now = x[window - 1 :]
     center = mean_change(x, window)[window - 1 :]
-    squares = np.zeros(len(now))
-    for ago in lags(x, window):
-        squares += (ago - now - center) ** 2
-    return aligned(np.sqrt(squares / window), window)
+    return np.sqrt(summed(window, lambda ago: (ago - now - center) ** 2, x) / window)
 
 
 def highest(x: Series, window: int) -> Series:
     """Maximum over the last `window` bars."""
-    top = x[window - 1 :].copy()
-    for ago in lags(x, window):
-        np.maximum(top, ago, out=top)
-    return aligned(top, window)
+    return aligned(np.maximum.reduce(lags(x, window), axis=0), window)
 
 
 def lowest(x: Series, window: int) -> Series:
@@ -84,13 +95,7 @@ def lowest(x: Series, window: int) -> Series:
 
 def bars_since_highest(x: Series, window: int) -> Series:
     """How many bars ago the maximum over the last `window` bars was, the newest of equal ones."""
-    top = x[window - 1 :].copy()
-    age = np.zeros(len(top))
-    for lag, ago in enumerate(lags(x, window)):
-        newer = ago > top
-        age[newer] = lag
-        top[newer] = ago[newer]
-    return aligned(age, window)
+    return aligned(lags(x, window).argmax(axis=0).astype(np.float64), window)
 
 
 def ema_weights(span: float, terms: int) -> np.ndarray:

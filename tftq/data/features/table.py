@@ -7,7 +7,7 @@ import numpy as np
 
 from tftq.data.calendar import PHASES, circle
 from tftq.data.features import price, trend, volume
-from tftq.data.features.price import PAD, Bars
+from tftq.data.features.price import Bars
 from tftq.data.features.rolling import Series
 from tftq.data.files import wall_clock
 
@@ -30,7 +30,7 @@ class Group(NamedTuple):
 
 def flags(bars: Bars) -> tuple[Series, ...]:
     """Whether nothing was traded, and the logarithm of how many bars the segment has so far."""
-    count = np.maximum(np.arange(len(bars.close)) - PAD, 0) + bars.age
+    count = np.maximum(np.arange(len(bars.close)) - bars.pad, 0) + bars.age
     return (bars.volume == 0).astype(np.float64), np.log1p(count)
 
 
@@ -70,6 +70,7 @@ def _names(group: Group) -> list[str]:
 
 BAR_COLUMNS = tuple(name for group in BAR_GROUPS for name in _names(group))
 CLOCK_COLUMNS = (*(f"{cycle}_{part}_{harmonic}" for cycle, harmonic in CLOCK for part in ("sin", "cos")), "day_of_month")
+WIDTH = len(BAR_COLUMNS) + len(CLOCK_COLUMNS)
 
 
 def bar_features(columns: dict[str, Series], age: int = 0) -> Iterator[Series]:
@@ -79,7 +80,7 @@ def bar_features(columns: dict[str, Series], age: int = 0) -> Iterator[Series]:
 
     Args:
         columns: open, high, low, close and volume, float64 [bars].
-        age: how many bars of the segment come before them; where there are any, the first `MEMORY - 1` results know too little.
+        age: how many bars of the segment come before them; where there are any, the first `MEMORY - 1` results are of no use.
 
     Yields:
         float64 [bars], in the order of `BAR_COLUMNS`.
@@ -89,7 +90,7 @@ def bar_features(columns: dict[str, Series], age: int = 0) -> Iterator[Series]:
         for window in group.windows or (None,):
             made = group.make(bars) if window is None else group.make(bars, window)
             assert len(made) == len(group.names)
-            yield from (series[PAD:] for series in made)
+            yield from (series[bars.pad :] for series in made)
 
 
 def clock_features(times: np.ndarray, time_zone: str | None = None) -> np.ndarray:
@@ -105,3 +106,23 @@ def clock_features(times: np.ndarray, time_zone: str | None = None) -> np.ndarra
     wall = wall_clock(times, time_zone)
     waves = [wave for cycle, harmonic in CLOCK for wave in circle(wall, cycle, harmonic)]
     return np.stack([*waves, PHASES["day_of_month"](wall)], axis=1)
+
+
+def feature_rows(columns: dict[str, Series], times: np.ndarray, wanted: int, *, age: int, time_zone: str | None) -> np.ndarray:
+    """All features of the last of some bars: to the last bit those of the whole segment, if `MEMORY - 1` bars of it come before them.
+
+    Args:
+        columns: open, high, low, close and volume, float64 [bars].
+        times: int64 nanoseconds UTC [bars].
+        wanted: how many bars' features.
+        age: how many bars of the segment come before the first of these.
+        time_zone: see `clock_features`.
+
+    Returns:
+        float32 [wanted, WIDTH]: the columns of `BAR_COLUMNS`, then those of `CLOCK_COLUMNS`.
+    """
+    rows = np.empty((wanted, WIDTH), np.float32)
+    for index, feature in enumerate(bar_features(columns, age)):
+        rows[:, index] = feature[-wanted:]
+    rows[:, len(BAR_COLUMNS) :] = clock_features(times[-wanted:], time_zone)
+    return rows

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tftq.data.features.price import Bars
-from tftq.data.features.rolling import Series, aligned, deviation, highest, lags, lowest, mean, mean_change, ratio, total
+from tftq.data.features.rolling import Series, deviation, highest, lowest, mean, mean_change, ratio, summed, total
 
 FLOOR = 0.01  # of the mean volume, added before a logarithm: a bar without trades has one
 
@@ -50,10 +50,7 @@ def liquidity(bars: Bars, window: int) -> tuple[Series, ...]:
 def _paid_less_close(bars: Bars, window: int) -> Series:
     """Σ volume · (typical price then - close now) over the window."""
     now = bars.close[window - 1 :]
-    sums = np.zeros(len(now))
-    for volume_ago, typical_ago in zip(lags(bars.volume, window), lags(bars.typical, window), strict=True):
-        sums += volume_ago * (typical_ago - now)
-    return aligned(sums, window)
+    return summed(window, lambda volume_ago, typical_ago: volume_ago * (typical_ago - now), bars.volume, bars.typical)
 
 
 def _corwin_schultz(bars: Bars) -> Series:

@@ -1,0 +1,164 @@
+"""Bars of files and of lines: the same checks, the same breaks, and no line that is passed over in silence."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.data.helpers import BEGIN, MINUTE, bar_columns, take, write
+from tftq.data.bars import read_bars
+from tftq.data.segments import cut
+from tftq.ensemble.incoming import Incoming, bars_of_file, bars_of_lines
+from tftq.ensemble.market import Bar, Market
+from tftq.errors import DataError, EnsembleError
+from tftq.recipe.ensemble import BarsToAnswer
+
+COLUMNS = bar_columns(40)
+
+
+def recipe(path: Path | str = "-", **options: Any) -> BarsToAnswer:
+    return BarsToAnswer.model_validate({"path": path, **options})
+
+
+def as_json(columns: dict[str, np.ndarray], **more: Any) -> list[str]:
+    return [
+        json.dumps({**{name: values[i].item() for name, values in columns.items()}, **more}) + "\n" for i in range(len(columns["close"]))
+    ]
+
+
+def as_csv(columns: dict[str, np.ndarray]) -> list[str]:
+    rows = zip(*columns.values(), strict=True)
+    return [",".join(columns) + "\n", *(",".join(map(str, row)) + "\r\n" for row in rows)]
+
+
+def taken(lines: Sequence[str], **options: Any) -> tuple[list[Bar], Incoming, list[str]]:
+    told: list[str] = []
+    incoming = bars_of_lines(lines, recipe(**options), told.append)
+    return list(incoming.bars), incoming, told
+
+
+def test_lines_are_the_bars_of_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "ES.parquet", {**COLUMNS, "symbol": ["ESZ3"] * 40})
+    wanted = list(bars_of_file(recipe(path), MINUTE, 5, None).bars)
+    for lines in (as_json(COLUMNS, symbol="ESZ3"), as_csv({**COLUMNS, "symbol": np.array(["ESZ3"] * 40)})):
+        found, _, told = taken(lines)
+        assert told == [] and [(bar.time, bar.series, bar.values.tolist()) for bar in found] == [
+            (bar.time, bar.series, bar.values.tolist()) for bar in wanted
+        ]
+
+
+def test_usual_names_times_and_columns_that_are_not_used() -> None:
+    line = '{"t": "2024-01-08T00:00:00+01:00", "O": 10, "h": 12, "l": 9, "last": 11, "vol": 3, "bid": 10.5}'
+    (bar,), incoming, _ = taken([line, "\n"])
+    assert bar.time == BEGIN - 60 * MINUTE and bar.values.tolist() == [10, 12, 9, 11, 3]
+    assert incoming.notes == ["columns not used: bid"]
+    header, row = "time,open,high,low,close,volume", "2024-01-08 00:00:00,10,12,9,11,3"
+    with pytest.raises(DataError, match=r"standard input, line 2: time column 'time' holds local times without a zone"):
+        taken([header, row])
+    ((time, _, _),), _, _ = taken([header, row], time_zone="America/Chicago")
+    assert time == BEGIN + 6 * 60 * MINUTE
+
+
+GOOD = as_json(COLUMNS)
+BAD_LINES = {
+    "not JSON": ("{oops\n", "Expecting property name"),
+    "no object": ("17\n", "found '17'; allowed: a JSON object"),
+    "no close": ('{"t": 1704672180000, "open": 1, "high": 1, "low": 1, "volume": 1}', "no column for close"),
+    "a price below zero": (GOOD[3].replace('"low": 3', '"low": -3'), "low is not above zero"),
+    "text for a price": (json.dumps({**json.loads(GOOD[3]), "open": "cheap"}), "column 'open' holds string"),
+    "a number too large": ('{"t": 1e400, "open": 1, "high": 1, "low": 1, "close": 1, "volume": 1}', "time column 't' holds double"),
+    "the bar before": (GOOD[2], "a second bar of 2024-01-08T00:02:00Z"),
+    "an older bar": (GOOD[1], "a bar of 2024-01-08T00:01:00Z, and the one before is of 2024-01-08T00:02:00Z"),
+    "no price": (GOOD[3].replace('"close": ', '"close": null, "x": '), "close missing at 2024-01-08T00:03:00Z"),
+    "NaN": (GOOD[3].replace('"high": ', '"high": NaN, "x": '), "high missing at 2024-01-08T00:03:00Z"),
+}
+
+
+@pytest.mark.parametrize("which", BAD_LINES)
+def test_a_bad_bar_is_named_with_its_line_and_refused_or_left_out(which: str) -> None:
+    line, said = BAD_LINES[which]
+    lines = [*GOOD[:3], line, *GOOD[4:6]]
+    with pytest.raises(DataError, match="standard input, line 4: ") as refused:
+        taken(lines)
+    assert said in str(refused.value) and "set data.bad_lines: skip" in str(refused.value)
+    bars, incoming, told = taken(lines, bad_lines="skip")
+    assert [bar.time for bar in bars] == [BEGIN + MINUTE * i for i in (0, 1, 2, 4, 5)]
+    assert incoming.counts == {"bad lines": 1} and len(told) == 1 and told[0].startswith("line 4: left out: ") and said in told[0]
+
+
+def test_a_csv_line_with_too_few_fields_is_refused() -> None:
+    lines = as_csv(COLUMNS)[:3]
+    with pytest.raises(DataError, match=r"standard input, line 4: .*CSV"):
+        taken([*lines, "1704672120000000000,1\n"])
+
+
+def test_what_the_recipe_lets_go_is_counted() -> None:
+    missing = GOOD[3].replace('"close": ', '"close": null, "x": ')
+    bars, incoming, told = taken([*GOOD[:3], missing, *GOOD[4:6]], missing="drop")
+    assert len(bars) == 5 and incoming.counts == {"bars with a missing value": 1} and told == []
+    bars, incoming, _ = taken([*GOOD[:3], GOOD[2], *GOOD[3:5]], duplicates="drop")
+    assert len(bars) == 5 and incoming.counts == {"exact copies of the bar before": 1}
+    lines = [*as_json(take(COLUMNS, slice(0, 2)), symbol="ESZ3"), *as_json(take(COLUMNS, slice(0, 1)), symbol="ESH4")]
+    bars, incoming, _ = taken(lines, symbol="ESZ3")
+    assert len(bars) == 2 and incoming.counts == {"bars of other symbols": 1}
+    with pytest.raises(DataError, match=r"line 1: no column for the symbol, and data\.symbol wants ESZ3"):
+        taken(GOOD, symbol="ESZ3")
+
+
+def test_segments_are_cut_as_training_cuts_them(tmp_path: Path) -> None:
+    """A gap, a missing value and a new contract; the market begins anew at the very same bars."""
+    columns: dict[str, Any] = take(bar_columns(80), np.r_[0:20, 22:40, 41:80])
+    columns["close"] = columns["close"].astype(float)
+    columns["close"][50] = np.nan
+    columns["symbol"] = ["A"] * 60 + ["B"] * 17
+    path = write(tmp_path / "x.parquet", columns)
+    rows = read_bars(path, missing="drop")
+    expected = [(segment.start, len(segment)) for segment in cut(rows, MINUTE)]
+    market, found, place = Market(MINUTE, None, 4), [], []
+    incoming = bars_of_file(recipe(path, missing="drop"), MINUTE, 5, None)
+    for bar in incoming.bars:
+        market.push(bar)
+        row = int(np.searchsorted(rows.times, bar.time))
+        if market.age == 1:
+            found.append([row, 0])
+        found[-1][1] = market.age
+        place.append(market.segment)
+    assert [tuple(one) for one in found] == expected == [(0, 20), (20, 18), (38, 12), (51, 9), (60, 17)]
+    assert place[0] == 0 and place[-1] == 4
+
+
+def test_a_span_begins_with_the_bars_that_its_first_answer_looks_at(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.parquet", take(bar_columns(220), np.r_[0:30, 40:220]))
+    times = BEGIN + MINUTE * np.r_[0:30, 40:220]
+    newest = bars_of_file(recipe(path, last=10), MINUTE, 5, None)
+    assert newest.since == times[200]
+    bars = list(newest.bars)
+    assert [bar.time for bar in bars] == times[196:].tolist()  # four more than answers
+    assert [bar.time for bar in newest.before] == times[146:196].tolist()  # and 50 for their features
+    assert newest.age == 196 - 30
+    early = bars_of_file(recipe(path, last=175), MINUTE, 20, None)  # from the sixth bar of a segment
+    assert early.since == times[35] and early.before == [] and early.age == 0
+    assert next(early.bars).time == times[30]
+    assert bars_of_file(recipe(path, last=1000), MINUTE, 5, None).since == times[0]
+
+
+def test_bars_that_no_member_has_seen(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.parquet", COLUMNS)
+    incoming = bars_of_file(recipe(path, unseen=True), MINUTE, 5, BEGIN + 29 * MINUTE)
+    assert incoming.since == BEGIN + 30 * MINUTE and "answers begin at 2024-01-08T00:30:00Z" in incoming.notes[-1]
+    with pytest.raises(DataError, match=r"no bar lies after 2024-01-08T00:39:00Z"):
+        bars_of_file(recipe(path, unseen=True), MINUTE, 5, BEGIN + 39 * MINUTE)
+    with pytest.raises(EnsembleError, match=r"data\.unseen: no member's file says when its training ended"):
+        bars_of_file(recipe(path, unseen=True), MINUTE, 5, None)
+
+
+def test_a_file_of_other_bars_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.parquet", COLUMNS)
+    with pytest.raises(EnsembleError, match=r"x\.parquet: bars are 1 min apart, the members want steps of 5 min"):
+        bars_of_file(recipe(path), 5 * MINUTE, 5, None)
+    twice = {name: np.r_[values, values] for name, values in COLUMNS.items()} | {"symbol": np.array(["A"] * 40 + ["B"] * 40)}
+    with pytest.raises(DataError, match=r"holds several contracts at the same times; choose one with data\.symbol=\.\.\. \(A, B\)"):
+        bars_of_file(recipe(write(tmp_path / "y.parquet", twice)), MINUTE, 5, None)

@@ -1,0 +1,269 @@
+"""Whole runs of an ensemble: one path for files and lines, the same answers after a restart, and what is refused before anything runs."""
+
+import io
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from onnx import helper
+from rich.console import Console
+
+from tests.data.helpers import BEGIN, MINUTE, bar_columns, take, write
+from tests.ensemble.models import ALL, MEGA, agent, forecaster, recipe_of, write_model
+from tests.ensemble.test_incoming import as_json
+from tftq.cli import main
+from tftq.ensemble.council import Council
+from tftq.errors import DataError, EnsembleError, RunFolderError
+from tftq.recipe.ensemble import EnsembleRecipe
+from tftq.run_ensemble import run
+
+COLUMNS = take(bar_columns(50), np.r_[0:24, 26:50])  # two segments
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> dict[str, Path]:
+    return {"near": forecaster(tmp_path / "near.onnx"), "far": forecaster(tmp_path / "far.onnx", lookback=12, horizon=4, seed=5)} | {
+        "agent": agent(tmp_path / "agent.onnx")
+    }
+
+
+def quietly(recipe: EnsembleRecipe, *, lines: Iterable[str] | None = None, resume: bool = False) -> tuple[dict[str, Any], str, str]:
+    """Run; the summary, what was told, and the lines of answers."""
+    console, answers = Console(file=io.StringIO(), width=200), io.StringIO()
+    summary = run(recipe, resume=resume, console=console, lines=lines, answers=answers)
+    assert isinstance(console.file, io.StringIO)
+    return summary, console.file.getvalue(), answers.getvalue()
+
+
+def answers_of(folder: Path) -> pa.Table:
+    return pq.read_table(folder / "answers.parquet")
+
+
+def test_a_file_and_the_same_bars_as_lines_are_answered_alike(tmp_path: Path, members: dict[str, Path]) -> None:
+    of_file, _, nothing = quietly(recipe_of(tmp_path / "file", write(tmp_path / "ES.parquet", COLUMNS), members))
+    of_lines, _, lines = quietly(recipe_of(tmp_path / "lines", "-", members), lines=as_json(COLUMNS))
+    table = answers_of(tmp_path / "file")
+    assert answers_of(tmp_path / "lines").equals(table) and nothing == ""
+    documents = [json.loads(line) for line in lines.splitlines()]
+    assert len(documents) == of_file["bars"] == of_lines["bars"] == 48
+    ours = [
+        member == "ensemble" and step <= 1 for member, step in zip(*(table[name].to_pylist() for name in ("member", "step")), strict=True)
+    ]
+    found = [document["ensemble"].get("position", np.nan) for document in documents]
+    assert np.array_equal(np.float32(found), np.array(table.filter(pa.array(ours))["position"].to_pylist(), np.float32), equal_nan=True)
+    assert documents[-1]["members"].keys() == members.keys() and documents[-1]["members"]["near"]["state"] == "ok"
+    assert of_file["members"]["far"]["states"] == {"warming up": 32, "ok": 16}
+    assert of_file["states"] == {"warming up": 16, "ok": 32}
+    memory = of_file["memory"]
+    assert (memory["budget_bytes"], memory["planned_bytes"]) == (932 * MEGA, 5 * MEGA) and memory["loads"] == dict.fromkeys(members, 1)
+    assert {path.name for path in (tmp_path / "file").iterdir()} == {
+        "answers.parquet", "env.json", "recipe.yaml", "report.html", "state.npz", "summary.json",
+    }  # fmt: skip
+    assert json.loads((tmp_path / "file" / "summary.json").read_text()) == of_file
+
+
+@pytest.mark.parametrize("cut", [10, 20, 33])  # while warming up, in the first segment, in the second
+def test_a_stream_that_was_restarted_gives_the_same_answers(tmp_path: Path, members: dict[str, Path], cut: int) -> None:
+    lines = as_json(COLUMNS)
+    _, _, unbroken = quietly(recipe_of(tmp_path / "whole", "-", members), lines=lines)
+
+    def cut_off() -> Iterable[str]:
+        yield from lines[:cut]
+        raise KeyboardInterrupt
+
+    recipe, before, after = recipe_of(tmp_path / "cut", "-", members), io.StringIO(), io.StringIO()
+    with pytest.raises(KeyboardInterrupt):
+        run(recipe, console=Console(file=io.StringIO()), lines=cut_off(), answers=before)
+    assert not (tmp_path / "cut" / "answers.parquet").exists()
+    summary = run(recipe, resume=True, console=Console(file=io.StringIO()), lines=lines[cut - 3 :], answers=after)  # some come again
+    assert before.getvalue() + after.getvalue() == unbroken
+    assert answers_of(tmp_path / "cut").equals(answers_of(tmp_path / "whole"))
+    assert summary["bars"] == 48 and summary["members"]["far"]["states"] == {"warming up": 32, "ok": 16}
+
+
+def test_a_file_that_was_cut_off_goes_on_from_its_last_state(
+    tmp_path: Path, members: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "ES.parquet", COLUMNS)
+    quietly(recipe_of(tmp_path / "whole", path, members, save_every=7))
+    recipe = recipe_of(tmp_path / "cut", path, members, save_every=7)
+    answer, asked = Council.answer, []
+
+    def dies(self: Council, market: Any) -> Any:
+        asked.append(market.time)
+        if len(asked) == 25:
+            raise KeyboardInterrupt
+        return answer(self, market)
+
+    monkeypatch.setattr(Council, "answer", dies)
+    with pytest.raises(KeyboardInterrupt):
+        quietly(recipe)
+    summary, told, _ = quietly(recipe, resume=True)
+    assert "goes on after 21 bars" in told and asked[25] == asked[21] and summary["bars"] == 48
+    assert answers_of(tmp_path / "cut").equals(answers_of(tmp_path / "whole"))
+
+
+def test_a_run_that_came_to_its_end_goes_on_when_there_are_more_bars(tmp_path: Path, members: dict[str, Path]) -> None:
+    path = write(tmp_path / "ES.parquet", COLUMNS)
+    quietly(recipe_of(tmp_path / "whole", path, members))
+    growing = tmp_path / "growing.parquet"
+    write(growing, take(COLUMNS, slice(0, 30)))
+    quietly(recipe_of(tmp_path / "out", growing, members))
+    write(growing, COLUMNS)
+    summary, _, _ = quietly(recipe_of(tmp_path / "out", growing, members), resume=True)
+    assert summary["bars"] == 48 and answers_of(tmp_path / "out").equals(answers_of(tmp_path / "whole"))
+
+
+def test_a_state_goes_to_no_other_model(tmp_path: Path, members: dict[str, Path]) -> None:
+    recipe = recipe_of(tmp_path / "out", "-", members)
+    quietly(recipe, lines=as_json(COLUMNS)[:5])
+    with pytest.raises(RunFolderError, match="is not empty"):
+        quietly(recipe, lines=[])
+    forecaster(members["near"], seed=9)
+    with pytest.raises(EnsembleError, match=r"the state is of other models than those there are now: near; begin anew"):
+        quietly(recipe, lines=[], resume=True)
+    (tmp_path / "out" / "state.npz").write_bytes(b"PK")
+    with pytest.raises(EnsembleError, match=r"state\.npz: cannot be read"):
+        quietly(recipe, lines=[], resume=True)
+
+
+def test_a_bad_line_ends_the_run_where_it_can_go_on(tmp_path: Path, members: dict[str, Path]) -> None:
+    lines = as_json(COLUMNS)
+    recipe = recipe_of(tmp_path / "out", "-", members)
+    with pytest.raises(DataError, match="standard input, line 21: "):
+        quietly(recipe, lines=[*lines[:20], "oops\n"])
+    summary, _, _ = quietly(recipe, lines=lines[20:], resume=True)
+    quietly(recipe_of(tmp_path / "whole", "-", members), lines=lines)
+    assert summary["bars"] == 48 and answers_of(tmp_path / "out").equals(answers_of(tmp_path / "whole"))
+
+
+def test_columns_are_matched_by_name(tmp_path: Path) -> None:
+    """The same function of named columns, which one file takes in another order."""
+    order = [ALL[place] for place in np.random.default_rng(0).permutation(len(ALL))]
+    members = {"usual": forecaster(tmp_path / "a.onnx"), "reordered": forecaster(tmp_path / "b.onnx", order)}
+    quietly(recipe_of(tmp_path / "out", "-", members), lines=as_json(COLUMNS)[:20])
+    table = answers_of(tmp_path / "out")
+    one, other = (np.array(table.filter(pc.equal(table["member"], name))["P50"].to_pylist(), float) for name in members)
+    assert np.isfinite(one).sum() == 24
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-9)
+
+
+def test_a_pruned_member_takes_the_columns_that_it_kept(tmp_path: Path) -> None:
+    members = {"pruned": forecaster(tmp_path / "a.onnx", ["hour_sin_1", "body", "volume_z_5"], left_out=list(ALL[5:]))}
+    summary, _, _ = quietly(recipe_of(tmp_path / "out", "-", members), lines=as_json(COLUMNS)[:15])
+    assert summary["members"]["pruned"]["states"] == {"warming up": 12, "ok": 3}
+
+
+def test_shared_or_not_the_answers_are_the_same(tmp_path: Path, members: dict[str, Path]) -> None:
+    for shared in (True, False):
+        recipe = recipe_of(tmp_path / str(shared), "-", members, memory={"shared_allocator": shared})
+        summary, _, _ = quietly(recipe, lines=as_json(COLUMNS)[:24])
+        assert summary["memory"]["shared_allocator"] is shared
+    assert answers_of(tmp_path / "True").equals(answers_of(tmp_path / "False"))
+
+
+def test_lazily_the_answers_are_the_same_and_the_loads_are_told(tmp_path: Path, members: dict[str, Path]) -> None:
+    lines = as_json(COLUMNS)[:24]
+    quietly(recipe_of(tmp_path / "all", "-", members), lines=lines)
+    recipe = recipe_of(tmp_path / "lazy", "-", members, memory={"budget_mb": 3, "residency": "lazy"})
+    summary, _, _ = quietly(recipe, lines=lines)
+    assert answers_of(tmp_path / "lazy").equals(answers_of(tmp_path / "all"))
+    memory = summary["memory"]
+    assert memory["evictions"] == sum(memory["loads"].values()) - 2 > 4 and memory["load_seconds"] > 0
+    with pytest.raises(EnsembleError, match=r"together above|members together are above memory\.budget_mb"):
+        quietly(recipe_of(tmp_path / "no", "-", members, memory={"budget_mb": 3}), lines=lines)
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_member_of_another_tool(tmp_path: Path) -> None:
+    """`y = close · 0 + (open - close > 0)`, out of a window in a row, its memory measured here and now."""
+    constants = {"w": np.array([[0.0], [0.0], [1.0], [-1.0]], np.float32)}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["fall"]), helper.make_node("Sign", ["fall"], ["y"])]
+    write_model(tmp_path / "other.onnx", nodes, constants, {"x": (4,)}, {"y": (1,)}, None, None)
+    foreign = {"lookback": 2, "warmup": 0, "history": {"x": ["open", "close"]}, "output": {"kind": "position", "name": "y"}}
+    members = {"other": {"path": tmp_path / "other.onnx", "foreign": foreign}}
+    summary, _, _ = quietly(recipe_of(tmp_path / "out", {"path": "-", "step_s": 60.0}, members), lines=as_json(COLUMNS)[:20])
+    table = answers_of(tmp_path / "out")
+    found = table.filter(pc.equal(table["member"], "other"))["position"].to_pylist()
+    assert found == [None, *np.sign(COLUMNS["open"] - COLUMNS["close"])[1:20].tolist()]
+    assert summary["memory"]["planned_bytes"] > MEGA / 2 and table.column_names[-1] == "state" and "P50" not in table.column_names
+    with pytest.raises(EnsembleError, match=r"no member says how far apart its bars are; say it with data\.step_s"):
+        quietly(recipe_of(tmp_path / "x", "-", members), lines=[])
+    broken = {"other": {"path": tmp_path / "other.onnx", "foreign": {**foreign, "history": {"z": ["open"]}}}}
+    with pytest.raises(EnsembleError, match=r"member other: cannot be loaded: member other: .*other\.onnx takes x; given are z"):
+        quietly(recipe_of(tmp_path / "y", {"path": "-", "step_s": 60.0}, broken), lines=[])
+
+
+def test_members_that_want_other_bars_are_refused(tmp_path: Path) -> None:
+    one = forecaster(tmp_path / "a.onnx")
+    hourly = forecaster(tmp_path / "b.onnx", step_ns=60 * MINUTE)
+    with pytest.raises(EnsembleError, match=r"one step between bars is wanted; found: a 1 min, b 1 h"):
+        quietly(recipe_of(tmp_path / "out", "-", {"a": one, "b": hourly}), lines=[])
+    with pytest.raises(EnsembleError, match=r"found: data\.step_s 5 min, a 1 min"):
+        quietly(recipe_of(tmp_path / "out", {"path": "-", "step_s": 300.0}, {"a": one}), lines=[])
+    chicago = forecaster(tmp_path / "c.onnx", data={"kind": "bars", "warmup": 5, "time_zone": "America/Chicago"})
+    with pytest.raises(EnsembleError, match=r"one clock for the calendar columns is wanted; .*: a UTC, c America/Chicago"):
+        quietly(recipe_of(tmp_path / "out", "-", {"a": one, "c": chicago}), lines=[])
+
+
+def test_bars_that_members_were_trained_on_are_not_judged(tmp_path: Path) -> None:
+    member = forecaster(tmp_path / "a.onnx", trained_until_ns=BEGIN + 20 * MINUTE)
+    path = write(tmp_path / "ES.parquet", bar_columns(40))
+    summary, told, _ = quietly(recipe_of(tmp_path / "all", path, {"a": member}))
+    assert (summary["bars"], summary["backtest"]["bars"], summary["backtest"]["learned_bars_left_out"]) == (40, 20, 20)
+    assert f"report: {tmp_path / 'all' / 'report.html'}" in told
+    summary, _, _ = quietly(recipe_of(tmp_path / "unseen", {"path": path, "unseen": True}, {"a": member}))
+    assert (summary["bars"], summary["backtest"]["bars"]) == (19, 19) and summary["states"] == {"ok": 19}
+
+
+def test_too_few_bars_to_judge_are_told(tmp_path: Path) -> None:
+    summary, told, _ = quietly(recipe_of(tmp_path / "out", "-", {"a": forecaster(tmp_path / "a.onnx")}), lines=as_json(COLUMNS)[:1])
+    assert "not judged, and no report: no two bars in a row" in told and "backtest" not in summary
+    assert summary["states"] == {"warming up": 1} and not (tmp_path / "out" / "report.html").exists()
+
+
+def test_a_file_that_is_not_there_is_refused_before_anything_runs(tmp_path: Path, members: dict[str, Path]) -> None:
+    with pytest.raises(EnsembleError, match=r"member gone: no .*gone\.onnx; give a model, a folder of models"):
+        quietly(recipe_of(tmp_path / "out", "-", {**members, "gone": tmp_path / "gone.onnx"}), lines=[])
+    (tmp_path / "text.onnx").write_text("no model")
+    with pytest.raises(EnsembleError, match=r"member text: .*text\.onnx: no ONNX file"):
+        quietly(recipe_of(tmp_path / "out", "-", {"text": tmp_path / "text.onnx"}), lines=[])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(EnsembleError, match=r"member none: .*empty: no exported model; it has none"):
+        quietly(recipe_of(tmp_path / "out", "-", {"none": tmp_path / "empty"}), lines=[])
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_newest_bars_alone_are_answered_as_in_the_whole(tmp_path: Path, members: dict[str, Path]) -> None:
+    path = write(tmp_path / "ES.parquet", bar_columns(90))
+    quietly(recipe_of(tmp_path / "whole", path, members))
+    summary, _, _ = quietly(recipe_of(tmp_path / "last", {"path": path, "last": 6}, members))
+    assert summary["bars"] == 6
+    whole, last = answers_of(tmp_path / "whole"), answers_of(tmp_path / "last")
+    held = last.column("time")[0].value  # an agent begins anew, and so does what comes of it
+    some = pa.array(["near", "far"])
+    whole = whole.filter(pc.and_(pc.is_in(whole["member"], some), pc.greater_equal(whole["time"].cast("int64"), held)))
+    assert held == BEGIN + 84 * MINUTE and last.filter(pc.is_in(last["member"], some)).equals(whole)
+
+
+def test_the_command_line(tmp_path: Path, members: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "ES.parquet", take(COLUMNS, slice(0, 20)))
+    text = "\n".join(["name: small", "members:", *(f"  {name}: {{path: {file.name}}}" for name, file in members.items())])
+    recipe = tmp_path / "ensemble.yaml"
+    recipe.write_text(f"{text}\ndata: {{path: {path.name}}}\n")
+    assert main(["ensemble", str(recipe), f"out={tmp_path / 'out'}", "--json"]) == 0
+    streams = capsys.readouterr()
+    assert json.loads(streams.out) == json.loads((tmp_path / "out" / "summary.json").read_text()) and streams.err == ""
+    assert main(["ensemble", str(recipe), f"out={tmp_path / 'small'}", "memory.budget_mb=3"]) == 1
+    assert "error: the members together are above memory.budget_mb:\n  near" in capsys.readouterr().err
+    assert main(["ensemble", str(recipe), "memory.budget=3"]) == 2
+    assert "did you mean memory.budget_mb?" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stopped:
+        main(["ensemble", str(recipe), "data.path=-", "--json"])
+    assert stopped.value.code == 2 and "--json: standard output carries the answers" in capsys.readouterr().err

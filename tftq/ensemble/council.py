@@ -1,0 +1,163 @@
+"""The members asked one after the other at every bar, and their answers made one; a member that fails does not stop the others."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tftq.data.files import iso
+from tftq.ensemble.answers import Answer
+from tftq.ensemble.market import Market
+from tftq.ensemble.members import Member
+from tftq.ensemble.residency import Residency
+from tftq.ensemble.rules import RULES
+from tftq.errors import NotFiniteError
+from tftq.recipe.ensemble import OWN
+
+OK, WARMING_UP, FAILED, NOT_FINITE, LEFT_OUT, NO_ANSWER = "ok", "warming up", "failed", "not finite", "left out", "no answer"
+GIVEN_UP_AFTER = 10  # bars in a row without an answer, though it was asked
+TIMED = 10_000  # bars whose times are kept
+
+
+class Said(NamedTuple):
+    """What a member, or the ensemble, has to say at a bar: an answer, or why there is none."""
+
+    member: str
+    state: str
+    answer: Answer | None = None
+
+
+@dataclass(frozen=True)
+class BarAnswers:
+    """What was said at a bar: by the members in the recipe's order, then by the ensemble.
+
+    Args:
+        time: of the bar, in nanoseconds UTC.
+        segment: which one it is of, from 0.
+        close: its price.
+        said: by whom what.
+    """
+
+    time: int
+    segment: int
+    close: float
+    said: tuple[Said, ...]
+
+
+class Latency:
+    """Times of the newest bars."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[float] = deque(maxlen=TIMED)
+
+    def add(self, seconds: float) -> None:
+        """One more."""
+        self._seconds.append(seconds)
+
+    def summary(self) -> dict[str, float | int]:
+        """Median and 99th percentile in milliseconds, of how many bars; zeros where there was none."""
+        if not self._seconds:
+            return {"median": 0.0, "p99": 0.0, "bars": 0}
+        median, p99 = np.percentile(1e3 * np.array(self._seconds), [50, 99])
+        return {"median": float(median), "p99": float(p99), "bars": len(self._seconds)}
+
+
+class Council:
+    """The members and the rule.
+
+    Args:
+        members: in the recipe's order.
+        weights: of the members.
+        rule: a name of `RULES`.
+        minimum: members that must be of use at a bar.
+        residency: what brings them into memory.
+        tell: what to do with a sentence about a member that fails; each member's first failure of a kind is told.
+
+    Attributes:
+        states: member -> state -> bars.
+        bars: answered so far.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        weights: Mapping[str, float],
+        rule: str,
+        minimum: int,
+        residency: Residency,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.members = list(members)
+        self._weights, self._rule, self._minimum, self._residency, self._tell = weights, RULES[rule], minimum, residency, tell
+        self._in_a_row = dict.fromkeys(weights, 0)
+        self.states: dict[str, Counter[str]] = {name: Counter() for name in (*weights, OWN)}
+        self.latency = {name: Latency() for name in (*weights, OWN)}
+        self.unusable: dict[str, str] = {}  # member -> why the rule has no use for its answers
+        self.bars = 0
+
+    def answer(self, market: Market) -> BarAnswers:
+        """Ask all members at the newest bar.
+
+        Args:
+            market: as it is at the bar.
+
+        Returns:
+            What each said, and the ensemble.
+        """
+        said = {member.name: self._ask(member, market) for member in self._residency.order()}
+        answers = {name: one.answer for name, one in said.items() if one.answer is not None}
+        combined = self._rule(answers, self._weights, self._minimum)
+        for name, why in combined.left_out.items():
+            if name not in self.unusable:
+                self.unusable[name] = why
+                self._tell(f"{name}: {why}, so that the rule has no use for its answers")
+        state = WARMING_UP if said and all(one.state == WARMING_UP for one in said.values()) else NO_ANSWER
+        own = Said(OWN, state) if combined.answer is None else Said(OWN, OK, combined.answer)
+        every = (*(said.get(member.name, Said(member.name, LEFT_OUT)) for member in self.members), own)
+        for name, one_state, _ in every:
+            self.states[name][one_state] += 1
+        self.bars += 1
+        return BarAnswers(market.time, market.segment, market.close, every)
+
+    def _ask(self, member: Member, market: Market) -> Said:
+        if not member.ready(market):
+            return Said(member.name, WARMING_UP)
+        begun = time.perf_counter()
+        try:
+            with self._residency.using(member):
+                answer = member.answer(market)
+        except NotFiniteError as error:
+            return self._failed(member, NOT_FINITE, market, error)
+        except Exception as error:  # a member must not stop the others, whatever its model does; it is named and counted
+            return self._failed(member, FAILED, market, error)
+        self._in_a_row[member.name] = 0
+        self.latency[member.name].add(time.perf_counter() - begun)
+        return Said(member.name, OK, answer)
+
+    def _failed(self, member: Member, state: str, market: Market, error: Exception) -> Said:
+        self._in_a_row[member.name] += 1
+        if not self.states[member.name][state]:
+            self._tell(f"{member.name}: {state} at {iso(market.time)}, left out there: {type(error).__name__}: {error}")
+        if self._in_a_row[member.name] == GIVEN_UP_AFTER:
+            self._residency.drop(member)
+            self._tell(f"{member.name}: {GIVEN_UP_AFTER} bars in a row without an answer, up to {iso(market.time)}; not asked any more")
+        return Said(member.name, state)
+
+    def state(self) -> dict[str, Any]:
+        """What a restart needs beside the members' own states, as plain types."""
+        counts = {name: dict(counter) for name, counter in self.states.items()}
+        return {"bars": self.bars, "states": counts, "in_a_row": self._in_a_row, "unusable": self.unusable}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state` of the same members."""
+        self.bars = state["bars"]
+        self.states = {name: Counter(counts) for name, counts in state["states"].items()}
+        self._in_a_row, self.unusable = dict(state["in_a_row"]), dict(state["unusable"])
+        for member in self.members:
+            if self._in_a_row[member.name] >= GIVEN_UP_AFTER:
+                self._residency.drop(member)

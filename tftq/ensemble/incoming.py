@@ -1,0 +1,192 @@
+"""Bars to answer, one after the other: of a file, or of lines as they come; read and checked by the same code."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+
+from tftq.data.bars import bars_of, read_bars
+from tftq.data.features.table import MEMORY
+from tftq.data.files import Columns, duration, iso
+from tftq.data.online import VALUES
+from tftq.data.rows import Rows
+from tftq.data.segments import cut, usual_step
+from tftq.ensemble.market import Bar
+from tftq.errors import DataError, EnsembleError
+
+if TYPE_CHECKING:
+    from tftq.recipe.ensemble import BarsToAnswer
+
+SOURCE = "standard input"
+
+
+@dataclass
+class Incoming:
+    """Bars in order of time.
+
+    Attributes:
+        bars: the bars, those before the first answer included.
+        since: the first bar that is answered, in nanoseconds UTC; None: every one.
+        before: bars of the first one's segment that come before it and that its features look at.
+        age: bars of that segment before the first.
+        notes: what a user should know.
+        counts: why bars were left out -> how many, known when they have come.
+    """
+
+    bars: Iterator[Bar]
+    since: int | None = None
+    before: list[Bar] = field(default_factory=list)
+    age: int = 0
+    notes: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+def bars_of_file(recipe: BarsToAnswer, step: int, lookback: int, trained_until: int | None) -> Incoming:
+    """The bars of a parquet or CSV file.
+
+    Args:
+        recipe: the recipe's `data` part.
+        step: that members want between bars, in nanoseconds.
+        lookback: the most bars that any member looks back: so many come before the first answer, where the segment has them.
+        trained_until: the time of the last bar that any member was trained on, for `data.unseen`.
+
+    Raises:
+        DataError: a file, column or value that cannot be used, or no bar.
+        EnsembleError: bars at another step.
+    """
+    rows = read_bars(recipe.path, recipe.symbol, recipe.time_zone, recipe.duplicates, recipe.missing)
+    found = usual_step(rows)
+    if found != step:
+        raise EnsembleError(f"{recipe.path}: bars are {duration(found)} apart, the members want steps of {duration(step)}; give such bars")
+    whole = np.flatnonzero(~rows.broken)
+    if (np.diff(rows.times[whole]) <= 0).any():
+        raise DataError(
+            f"{recipe.path} holds several contracts at the same times; choose one with data.symbol=... ({', '.join(rows.names)})"
+        )
+    notes = list(rows.notes)
+    since = None
+    if recipe.last is not None:
+        since = int(rows.times[whole[-recipe.last :][0]])
+    if recipe.unseen:
+        if trained_until is None:
+            raise EnsembleError(
+                "data.unseen: no member's file says when its training ended; export them again, or name the bars by data.last"
+            )
+        later = rows.times[whole] > trained_until
+        if not later.any():
+            raise DataError(
+                f"{recipe.path}: no bar lies after {iso(trained_until)}, the last that a member was trained on; give later bars"
+            )
+        since = int(rows.times[whole][later][0])
+        notes.append(f"answers begin at {iso(since)}, after the last bar that a member was trained on")
+    if since is None:
+        return Incoming(_of_rows(rows, whole), notes=notes)
+    first = int(np.searchsorted(rows.times[whole], since))
+    row = int(whole[first])
+    segment = next(segment for segment in cut(rows, step) if segment.start <= row < segment.stop)
+    start = max(segment.start, row - lookback + 1)
+    before = list(_of_rows(rows, np.arange(max(segment.start, start - MEMORY + 1), start)))
+    return Incoming(_of_rows(rows, whole[whole >= start]), since, before, start - segment.start, notes)
+
+
+def _of_rows(rows: Rows, which: np.ndarray) -> Iterator[Bar]:
+    columns = [rows.columns[name] for name in VALUES]
+    for row in which:
+        yield Bar(int(rows.times[row]), rows.names[rows.series[row]], np.array([column[row] for column in columns]))
+
+
+def bars_of_lines(lines: Iterable[str], recipe: BarsToAnswer, tell: Callable[[str], None]) -> Incoming:
+    """The bars of lines, each a JSON object, or a CSV line below one with the names of the columns.
+
+    Args:
+        lines: as they come.
+        recipe: the recipe's `data` part.
+        tell: what to do with a sentence about a line that is left out.
+
+    Raises:
+        DataError: (as bars are taken) a bar that cannot be, where that is refused, with its line.
+    """
+    incoming = Incoming(iter(()))
+    incoming.bars = _Lines(recipe, tell, incoming).bars(lines)
+    return incoming
+
+
+class _Lines:
+    """Lines to bars, one at a time."""
+
+    def __init__(self, recipe: BarsToAnswer, tell: Callable[[str], None], incoming: Incoming) -> None:
+        self._recipe, self._tell, self._incoming = recipe, tell, incoming
+        self._header: str | None = None  # of CSV; empty where lines are JSON; not known before the first
+        self._last: Bar | None = None  # the newest, though it may have been left out
+
+    def bars(self, lines: Iterable[str]) -> Iterator[Bar]:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            if self._header is None:
+                self._header = "" if line.lstrip().startswith("{") else line.rstrip("\r\n")
+                if self._header:
+                    continue
+            try:
+                bar = self._bar(line)
+            except (ValueError, OverflowError, pa.ArrowException) as error:  # of our checks, of JSON, of Arrow
+                if self._recipe.bad_lines == "refuse":
+                    self._refuse(number, error)
+                self._incoming.counts["bad lines"] += 1
+                self._tell(f"line {number}: left out: {error}")
+                continue
+            if bar is not None:
+                yield bar
+
+    def _refuse(self, number: int, error: Exception) -> NoReturn:
+        advice = "set data.bad_lines: skip to leave such lines out, and go on with --resume"
+        raise DataError(f"{SOURCE}, line {number}: {error}; {advice}") from error
+
+    def _bar(self, line: str) -> Bar | None:
+        """The bar of a line, or None where it is left out as the recipe says."""
+        recipe, counts = self._recipe, self._incoming.counts
+        rows = bars_of(Columns.of_table(self._table(line)), SOURCE, time_zone=recipe.time_zone, missing="drop")
+        for note in rows.notes:
+            if "missing" not in note and note not in self._incoming.notes:
+                self._incoming.notes.append(note)
+        series = rows.names[0]
+        if recipe.symbol is not None and series == SOURCE:
+            raise DataError(f"no column for the symbol, and data.symbol wants {recipe.symbol}")
+        if recipe.symbol not in (None, series):
+            counts["bars of other symbols"] += 1
+            return None
+        bar = Bar(int(rows.times[0]), series, np.array([rows.columns[name][0] for name in VALUES]))
+        last = self._last
+        if last is not None and bar.time <= last.time:
+            same = bar.time == last.time and bar.series == last.series
+            if same and recipe.duplicates == "drop" and np.array_equal(bar.values, last.values, equal_nan=True):
+                counts["exact copies of the bar before"] += 1
+                return None
+            raise DataError(f"{'a second bar' if same else 'a bar'} of {iso(bar.time)}, and the one before is of {iso(last.time)}")
+        if rows.broken[0]:
+            absent = ", ".join(name for name, value in zip(VALUES, bar.values, strict=True) if not np.isfinite(value))
+            if recipe.missing == "refuse":
+                raise DataError(f"{absent} missing at {iso(bar.time)}")
+            self._last = bar
+            counts["bars with a missing value"] += 1
+            return None
+        self._last = bar
+        return bar
+
+    def _table(self, line: str) -> pa.Table:
+        """A table of one row."""
+        if not self._header:
+            values = json.loads(line)
+            if not isinstance(values, dict):
+                raise DataError(f"found {line.strip()[:40]!r}; allowed: a JSON object, as the first line was one")
+            return pa.table({name: pa.array([value], pa.float64() if value is None else None) for name, value in values.items()})
+        text = io.BytesIO(f"{self._header}\n{line}".encode())
+        return pyarrow.csv.read_csv(text, read_options=pyarrow.csv.ReadOptions(use_threads=False))

@@ -1,0 +1,173 @@
+"""What a member's file takes and gives: read out of its metadata, or out of the recipe where another tool made it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS
+from tftq.data.online import VALUES
+from tftq.ensemble.answers import Answer
+from tftq.errors import AnswerError, EnsembleError
+
+if TYPE_CHECKING:
+    from tftq.recipe.ensemble import ForeignRecipe
+
+COLUMNS = (*BAR_COLUMNS, *CLOCK_COLUMNS, *VALUES)  # of a bar: what history inputs are picked from, by name
+NAMED = 5  # columns in an error
+
+Gives = Literal["quantiles", "scores", "position"]
+
+
+@dataclass(frozen=True)
+class Interface:
+    """The inputs and the output of a member.
+
+    Args:
+        lookback: bars of its history inputs.
+        warmup: bars of each segment that come before them.
+        history: input -> columns in order, each of `COLUMNS`; [1, lookback, columns], or in a row where the input has two dimensions.
+        output: its name.
+        gives: a forecast [1, horizon, levels], scores of positions [1, positions], or the position itself.
+        horizon: steps of its future inputs.
+        future: input -> columns in order, each of `CLOCK_COLUMNS`; [1, horizon, columns] or in a row.
+        position: the input of the position that it holds itself, [1, 1]; None where it takes none.
+        levels: of quantiles.
+        positions: that scores are of.
+        step: between bars, in nanoseconds; None where the file does not say.
+        time_zone: of its clock columns; None is UTC.
+        symbol: of the bars that it was trained on, where that was one.
+        trained_until: the time of the last bar that it was trained on, in nanoseconds UTC; None where the file does not say.
+    """
+
+    lookback: int
+    warmup: int
+    history: Mapping[str, tuple[str, ...]]
+    output: str
+    gives: Gives
+    horizon: int = 0
+    future: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    position: str | None = None
+    levels: tuple[float, ...] = ()
+    positions: tuple[float, ...] = ()
+    step: int | None = None
+    time_zone: str | None = None
+    symbol: str | None = None
+    trained_until: int | None = None
+
+    @property
+    def needs(self) -> int:
+        """Bars of a segment until there is an answer."""
+        return self.warmup + self.lookback
+
+    def read(self, output: np.ndarray) -> Answer:
+        """The answer that an output is.
+
+        Args:
+            output: of one window, finite.
+
+        Raises:
+            AnswerError: it has not the shape, range or order of one.
+        """
+        values = np.asarray(output, np.float32).reshape(-1)
+        if self.gives == "quantiles":
+            if len(values) % len(self.levels):
+                raise AnswerError(
+                    f"{self.output} {list(np.shape(output))}; allowed: [1, horizon, {len(self.levels)}], or [1, …] of one step"
+                )
+            return Answer.of_forecast(values.reshape(-1, len(self.levels)), self.levels)
+        if self.gives == "scores":
+            return Answer.of_scores(values, self.positions)
+        if len(values) != 1:
+            raise AnswerError(f"{self.output} {list(np.shape(output))}; allowed: one position")
+        return Answer(float(values[0]))
+
+
+def own_interface(name: str, notes: Mapping[str, Any]) -> Interface:
+    """The interface of a model that a run of this package exported: a forecaster, one half of a streaming pair, or an agent.
+
+    Args:
+        name: of the member.
+        notes: what its file says of itself.
+
+    Raises:
+        EnsembleError: it was not trained on bars, or wants what they have not.
+    """
+    agent = "positions" in notes
+    wanted = ("data", "step_ns", "inputs", "lookback", *(() if agent else ("horizon", "quantiles")))
+    if missing := [key for key in wanted if key not in notes]:
+        raise EnsembleError(f"member {name}: its file says of itself nothing of {', '.join(missing)}; export it again, or add `foreign`")
+    if notes["data"]["kind"] != "bars":
+        raise EnsembleError(f"member {name}: was trained on a table ({notes['data']['kind']}); an ensemble answers bars")
+    inputs: dict[str, list[dict[str, Any]]] = notes["inputs"]
+    if static := inputs.get("static"):
+        raise EnsembleError(f"member {name}: wants static columns ({_some([column['name'] for column in static])}), which bars have not")
+    names = {key: tuple(column["name"] for column in columns) for key, columns in inputs.items()}
+    kept = {column["name"] for key in ("history", "future") for column in inputs.get(key, ()) if column["categories"]}
+    if kept:
+        raise EnsembleError(f"member {name}: wants categories ({_some(sorted(kept))}); the columns of bars are numbers")
+    common = Interface(
+        lookback=notes["lookback"],
+        warmup=notes["data"].get("warmup", 0),
+        history={"history": names["history"]},
+        output="scores" if agent else "forecast",
+        gives="scores" if agent else "quantiles",
+        horizon=notes.get("horizon", 0),
+        future={"future": names["future"]} if "future" in names else {},
+        position="position" if "position" in names else None,
+        levels=tuple(notes.get("quantiles", ())),
+        positions=tuple(map(float, notes.get("positions", ()))),
+        step=notes["step_ns"],
+        time_zone=notes["data"].get("time_zone"),
+        symbol=notes["data"].get("symbol"),
+        trained_until=notes.get("trained_until_ns"),
+    )
+    return _checked(name, common)
+
+
+def foreign_interface(name: str, recipe: ForeignRecipe) -> Interface:
+    """The interface that a recipe gives a file of another tool.
+
+    Args:
+        name: of the member.
+        recipe: its `foreign` part.
+
+    Raises:
+        EnsembleError: it names columns that bars have not.
+    """
+    output = recipe.output
+    found = Interface(
+        lookback=recipe.lookback,
+        warmup=recipe.warmup,
+        history=recipe.history,
+        output=output.name,
+        gives=output.kind,
+        horizon=recipe.horizon or 0,
+        future=recipe.future,
+        levels=output.levels if output.kind == "quantiles" else (),
+        positions=output.positions if output.kind == "scores" else (),
+    )
+    return _checked(name, found)
+
+
+def _checked(name: str, interface: Interface) -> Interface:
+    """Refuse columns that are not made."""
+    for inputs, made, what in (
+        (interface.history, COLUMNS, "bars have"),
+        (interface.future, CLOCK_COLUMNS, "the clock tells of the future"),
+    ):
+        for key, columns in inputs.items():
+            if missing := [column for column in columns if column not in made]:
+                raise EnsembleError(
+                    f"member {name}: its input {key} wants {len(missing)} of {len(columns)} columns that are none of the {len(made)} that "
+                    f"{what}: {_some(missing)}"
+                )
+    return interface
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(names[:NAMED])}{more}"

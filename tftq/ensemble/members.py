@@ -1,0 +1,262 @@
+"""Members: each is asked at a bar, and answers from its model's file; loaded or not, it keeps what its next answer depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnxruntime
+
+from tftq.data.features.table import CLOCK_COLUMNS
+from tftq.ensemble.answers import Answer
+from tftq.ensemble.interface import COLUMNS, Interface, foreign_interface, own_interface
+from tftq.ensemble.market import Market
+from tftq.errors import EnsembleError, MetadataError, NotFiniteError, PredictError
+from tftq.export.choose import model_file, model_folder
+from tftq.export.gate import measured
+from tftq.export.measure import open_session
+from tftq.export.metadata import file_metadata
+from tftq.export.stream import FORECAST_FILE, STEP_FILE, Stream
+
+if TYPE_CHECKING:
+    from tftq.recipe.ensemble import MemberRecipe
+
+
+class Member(ABC):
+    """One model that answers.
+
+    Args:
+        name: what it is called.
+        kind: what it is.
+        files: its model, or both halves of a streaming pair.
+        interface: what they take and give.
+        threads: within an operator.
+        shared: whether it computes in the arena of all members.
+    """
+
+    def __init__(self, name: str, kind: str, files: tuple[Path, ...], interface: Interface, *, threads: int, shared: bool) -> None:
+        self.name, self.kind, self.files, self.interface = name, kind, files, interface
+        self._threads, self._shared = threads, shared
+
+    def ready(self, market: Market) -> bool:
+        """Whether the segment has the bars that an answer needs."""
+        return market.age >= self.interface.needs
+
+    def identity(self) -> str:
+        """SHA-256 (hexadecimal) of its files: a state goes to no other model."""
+        digest = hashlib.sha256()
+        for path in self.files:
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        return digest.hexdigest()
+
+    @property
+    @abstractmethod
+    def loaded(self) -> bool:
+        """Whether its model is in memory."""
+
+    @abstractmethod
+    def load(self) -> None:
+        """Bring the model into memory."""
+
+    @abstractmethod
+    def unload(self) -> None:
+        """Let go of the model; the next answers are those that it would have given."""
+
+    @abstractmethod
+    def answer(self, market: Market) -> Answer:
+        """The answer at the newest bar, of a loaded member that is ready.
+
+        Raises:
+            NotFiniteError: the model gives no number.
+            Exception: whatever the runtime or the reading of the answer raises.
+        """
+
+    @abstractmethod
+    def state(self) -> dict[str, np.ndarray]:
+        """What a restart needs for the same answers."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from a `state` of the same files."""
+
+
+class OnePiece(Member):
+    """A model that takes whole windows: a forecaster, an agent, or one of another tool."""
+
+    def __init__(self, name: str, kind: str, files: tuple[Path, ...], interface: Interface, *, threads: int, shared: bool) -> None:
+        super().__init__(name, kind, files, interface, threads=threads, shared=shared)
+        self._session: onnxruntime.InferenceSession | None = None
+        self._flat: dict[str, bool] = {}
+        self._history = {key: [COLUMNS.index(name) for name in columns] for key, columns in interface.history.items()}
+        self._future = {key: [CLOCK_COLUMNS.index(name) for name in columns] for key, columns in interface.future.items()}
+        self._position, self._segment = 0.0, -1  # what is held, and in which segment: an agent begins each without a position
+
+    @property
+    def loaded(self) -> bool:
+        """See `Member`."""
+        return self._session is not None
+
+    def load(self) -> None:
+        """See `Member`.
+
+        Raises:
+            EnsembleError: the file has other inputs or outputs than its interface.
+        """
+        session = open_session(self.files[0], threads=self._threads, spinning=False, shared=self._shared)
+        position = self.interface.position
+        wanted = {*self._history, *self._future, *([] if position is None else [position])}
+        if {node.name for node in session.get_inputs()} != wanted:
+            found = ", ".join(node.name for node in session.get_inputs())
+            raise EnsembleError(f"member {self.name}: {self.files[0]} takes {found}; given are {', '.join(sorted(wanted))}")
+        if self.interface.output not in (outputs := [node.name for node in session.get_outputs()]):
+            raise EnsembleError(f"member {self.name}: {self.files[0]} gives {', '.join(outputs)}; wanted is {self.interface.output}")
+        self._flat = {node.name: len(node.shape) == 2 for node in session.get_inputs()}
+        self._session = session
+
+    def unload(self) -> None:
+        """See `Member`."""
+        self._session = None
+
+    def answer(self, market: Market) -> Answer:
+        """See `Member`."""
+        assert self._session is not None
+        if market.segment != self._segment:
+            self._segment, self._position = market.segment, 0.0
+        interface = self.interface
+        past, ahead = market.history(interface.lookback), market.future(interface.horizon)
+        fed = {key: past[:, places] for key, places in self._history.items()}  # [lookback, columns]
+        fed |= {key: ahead[:, places] for key, places in self._future.items()}  # [horizon, columns]
+        if interface.position is not None:
+            fed[interface.position] = np.array([self._position], np.float32)
+        batch = {key: values.reshape(1, -1) if self._flat[key] else values[None] for key, values in fed.items()}
+        output = np.asarray(self._session.run([interface.output], batch)[0])
+        if not np.isfinite(output).all():
+            raise NotFiniteError(f"{interface.output} is not finite")
+        answer = interface.read(output)
+        self._position = answer.position
+        return answer
+
+    def state(self) -> dict[str, np.ndarray]:
+        """See `Member`."""
+        return {"position": np.array(self._position), "segment": np.array(self._segment)}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """See `Member`."""
+        self._position, self._segment = float(state["position"]), int(state["segment"])
+
+
+class Streaming(Member):
+    """A streaming pair: of a window that moved on by a bar, that bar alone is computed."""
+
+    def __init__(self, name: str, kind: str, files: tuple[Path, ...], interface: Interface, *, threads: int, shared: bool) -> None:
+        super().__init__(name, kind, files, interface, threads=threads, shared=shared)
+        self._stream: Stream | None = None
+        self._kept: dict[str, np.ndarray] = {}  # the state of the stream while it is not loaded
+        (history,), (future,) = interface.history.values(), interface.future.values()
+        self._history, self._future = [COLUMNS.index(name) for name in history], [CLOCK_COLUMNS.index(name) for name in future]
+        self._segment = self._age = -1  # of the newest bar that it took
+
+    @property
+    def loaded(self) -> bool:
+        """See `Member`."""
+        return self._stream is not None
+
+    def load(self) -> None:
+        """See `Member`."""
+        step, forecast = self.files
+        self._stream = Stream((step, forecast), threads=self._threads, shared=self._shared)
+        if self._kept:
+            self._stream.restore(self._kept)
+
+    def unload(self) -> None:
+        """See `Member`."""
+        if self._stream is not None:
+            self._kept = self._stream.state()
+        self._stream = None
+
+    def answer(self, market: Market) -> Answer:
+        """See `Member`."""
+        assert self._stream is not None
+        lookback = self.interface.lookback
+        new = market.age - self._age if market.segment == self._segment else lookback
+        if new >= lookback:  # nothing of the window that it holds is in this one
+            self._stream.reset()
+            new = lookback
+        self._stream.push(market.history(new)[:, self._history])
+        self._segment, self._age = market.segment, market.age
+        return self.interface.read(self._stream.forecast(market.future(self.interface.horizon)[:, self._future]))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """See `Member`."""
+        kept = self._kept if self._stream is None else self._stream.state()
+        return {**kept, "segment": np.array(self._segment), "age": np.array(self._age)}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """See `Member`."""
+        self._segment, self._age = int(state["segment"]), int(state["age"])
+        self._kept = {key: value for key, value in state.items() if key not in ("segment", "age")}
+        if self._stream is not None and self._kept:
+            self._stream.restore(self._kept)
+
+
+def open_member(name: str, recipe: MemberRecipe, *, threads: int, shared: bool) -> Member:
+    """Find a member's files and learn what they take and give; nothing is loaded.
+
+    Args:
+        name: of the member.
+        recipe: its part of the recipe.
+        threads: within an operator.
+        shared: whether it computes in the arena of all members.
+
+    Raises:
+        EnsembleError: a file that is not there, is no model, or is none that bars can feed.
+    """
+    files = _files(name, recipe)
+    if recipe.foreign is not None:
+        return OnePiece(name, "foreign", files, foreign_interface(name, recipe.foreign), threads=threads, shared=shared)
+    try:
+        (notes, *others) = [file_metadata(path) for path in files]
+    except MetadataError as error:
+        raise EnsembleError(f"member {name}: {error}") from error
+    if not notes:
+        raise EnsembleError(f"member {name}: {files[0]} says nothing of its columns; say it in members.{name}.foreign")
+    if (notes.get("format") == "stream") != bool(others):
+        raise EnsembleError(f"member {name}: {files[0]} is one half of a streaming pair; give the folder that holds both")
+    interface, kind = own_interface(name, notes), notes.get("kind", "tft")  # files of before there were others do not say it
+    if others:
+        return Streaming(name, f"{kind}, streaming", files, interface, threads=threads, shared=shared)
+    return OnePiece(name, kind, files, interface, threads=threads, shared=shared)
+
+
+def _files(name: str, recipe: MemberRecipe) -> tuple[Path, ...]:
+    if not recipe.path.exists():
+        raise EnsembleError(f"member {name}: no {recipe.path}; give a model, a folder of models or of a streaming pair, or train it first")
+    if recipe.path.is_dir() and recipe.format in (None, "stream"):
+        pair = tuple(model_folder(recipe.path) / file for file in (STEP_FILE, FORECAST_FILE))
+        there = [path.is_file() for path in pair]
+        if all(there):
+            return pair
+        if any(there) or recipe.format == "stream":
+            raise EnsembleError(f"member {name}: {pair[0].parent} lacks {pair[there.index(False)].name} of a streaming pair")
+    try:
+        return (model_file(recipe.path, recipe.format),)
+    except PredictError as error:
+        raise EnsembleError(f"member {name}: {error}") from error
+
+
+def planned_bytes(member: Member) -> int:
+    """The resident memory that a member is planned to take: measured when it was exported, or else now, in a fresh process.
+
+    Raises:
+        GateError: a file that was not measured before cannot be measured now.
+    """
+    proof = member.files[0].with_name("stream.export.json" if len(member.files) > 1 else f"{member.files[0].stem}.export.json")
+    if proof.is_file():
+        return int(json.loads(proof.read_text(encoding="utf-8"))["cost"]["rss_bytes"])
+    return int(measured(*member.files, threads=1).cost["rss_bytes"])

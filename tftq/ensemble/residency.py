@@ -1,0 +1,139 @@
+"""Which members are in memory: all of them within the budget, or as many as it holds, the least recently used making room."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+
+from tftq.ensemble.members import Member
+from tftq.errors import EnsembleError
+
+MEGA = 1_000_000
+
+
+def resident_bytes() -> int:
+    """What this process holds in memory."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def plan_table(planned: Mapping[str, int], budget_bytes: int) -> str:
+    """The plan of every member, their sum and the budget, a line each."""
+    rows = [*planned.items(), ("together", sum(planned.values())), ("budget", budget_bytes)]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"  {name:{width}}  {size / MEGA:8.1f} MB" for name, size in rows)
+
+
+@dataclass
+class Loads:
+    """What bringing members into memory came to.
+
+    Attributes:
+        loads: member -> how often it was loaded.
+        evictions: members in the order in which they were unloaded to make room.
+        seconds: that loading took.
+        grown: member -> bytes that the process grew by when it was last loaded, and first asked after that.
+    """
+
+    loads: dict[str, int] = field(default_factory=dict)
+    evictions: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    grown: dict[str, int] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, Any]:
+        """Plain types, for summary.json."""
+        return {"loads": self.loads, "evictions": len(self.evictions), "load_seconds": self.seconds}
+
+
+class Residency:
+    """Brings members into memory and keeps their plans together within a budget.
+
+    Args:
+        members: in any order.
+        planned: member -> resident bytes.
+        budget_bytes: what they may take together.
+        lazy: load a member when it is asked, and unload the least recently used to make room; else all must fit at once.
+
+    Raises:
+        EnsembleError: they do not fit, with the table; or, where lazy, a single one does not.
+    """
+
+    def __init__(self, members: Sequence[Member], planned: Mapping[str, int], budget_bytes: int, *, lazy: bool) -> None:
+        table = plan_table(planned, budget_bytes)
+        if large := [name for name, size in planned.items() if size > budget_bytes]:
+            raise EnsembleError(f"{', '.join(large)} alone above memory.budget_mb:\n{table}\nraise it, or take a smaller format")
+        if not lazy and sum(planned.values()) > budget_bytes:
+            advice = "raise it, leave members out, take smaller formats, or set memory.residency: lazy, which loads them in turn"
+            raise EnsembleError(f"the members together are above memory.budget_mb:\n{table}\n{advice}")
+        self._members, self._planned, self._budget, self._lazy = list(members), planned, budget_bytes, lazy
+        self._resident: OrderedDict[str, Member] = OrderedDict()  # the least recently used first
+        self._new: set[str] = set()  # loaded and not asked yet
+        self.loads = Loads()
+
+    def load_all(self) -> None:
+        """Load every member, where all must fit.
+
+        Raises:
+            EnsembleError: one cannot be loaded.
+        """
+        if self._lazy:
+            return
+        for member in self._members:
+            try:
+                self.bring(member)
+            except Exception as error:  # the runtime's errors have no other base
+                raise EnsembleError(f"member {member.name}: cannot be loaded: {error}") from error
+
+    def order(self) -> list[Member]:
+        """The members as they are best asked: those in memory first, so that none is unloaded before it was asked."""
+        return sorted(self._members, key=lambda member: not member.loaded)
+
+    def bring(self, member: Member) -> None:
+        """Let a member be in memory, and be the most recently used.
+
+        Raises:
+            Exception: whatever loading it raises.
+        """
+        if not member.loaded:
+            while self._held() + self._planned[member.name] > self._budget:
+                name, evicted = self._resident.popitem(last=False)
+                evicted.unload()
+                self.loads.evictions.append(name)
+            before, start = resident_bytes(), time.perf_counter()
+            member.load()
+            self.loads.seconds += time.perf_counter() - start
+            self.loads.loads[member.name] = self.loads.loads.get(member.name, 0) + 1
+            self.loads.grown[member.name] = resident_bytes() - before
+            self._resident[member.name] = member
+            self._new.add(member.name)
+        self._resident.move_to_end(member.name)
+
+    @contextmanager
+    def using(self, member: Member) -> Iterator[None]:
+        """Let a member be in memory while it is asked, and be the most recently used.
+
+        Raises:
+            Exception: whatever loading it raises.
+        """
+        self.bring(member)
+        if member.name not in self._new:
+            yield
+            return
+        self._new.remove(member.name)
+        before = resident_bytes()
+        yield
+        self.loads.grown[member.name] += resident_bytes() - before
+
+    def drop(self, member: Member) -> None:
+        """Unload a member that is not asked any more."""
+        if self._resident.pop(member.name, None) is not None:
+            member.unload()
+        self._members.remove(member)
+
+    def _held(self) -> int:
+        return sum(self._planned[name] for name in self._resident)

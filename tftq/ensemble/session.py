@@ -1,0 +1,100 @@
+"""A run over bars in its folder: every answer is written down, and a state from time to time, so that a restart goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from tftq.ensemble.council import BarAnswers, Council
+from tftq.ensemble.incoming import Incoming
+from tftq.ensemble.journal import Journal
+from tftq.ensemble.market import Market
+from tftq.ensemble.state import read, restore, save
+from tftq.errors import TftqError
+from tftq.recipe.ensemble import OWN
+
+
+class Session:
+    """The market and the members over the bars that come.
+
+    Args:
+        folder: of the run.
+        market: before the first bar.
+        council: the members, before the first bar.
+        incoming: the bars.
+        resume: go on where the folder's last state was written.
+        tell: what to do with a sentence that a user should know.
+
+    Raises:
+        EnsembleError: a state or a journal that cannot be gone on from.
+    """
+
+    def __init__(
+        self, folder: Path, market: Market, council: Council, incoming: Incoming, *, resume: bool, tell: Callable[[str], None]
+    ) -> None:
+        self._folder, self._market, self._council, self._incoming = folder, market, council, incoming
+        self._identities: Mapping[str, str] = {member.name: member.identity() for member in council.members}
+        levels = sorted({level for member in council.members for level in member.interface.levels})
+        saved = read(folder) if resume else None
+        self._after: int | None = None  # bars up to this time were answered before a restart
+        if saved is None:
+            if incoming.before:
+                market.begin(incoming.before, incoming.age)
+            self.journal = Journal(folder, levels)
+            return
+        restore(saved, market, council, self._identities)
+        self._after = market.time if council.bars else None
+        self._incoming.counts.update(saved.notes["counts"])
+        self.journal = Journal(folder, levels, saved.notes["rows"])
+        tell(f"goes on after {council.bars} bars")
+
+    def answers(self, save_every: int) -> Iterator[BarAnswers]:
+        """Ask the members bar by bar.
+
+        A bar's answers are given out before the state after it is written, so that a restart may repeat some and never loses one.
+
+        Args:
+            save_every: bars from one state to the next.
+
+        Raises:
+            TftqError: what the bars raise; the state after the last good one is written.
+        """
+        market, council, since = self._market, self._council, self._incoming.since
+        while True:
+            try:
+                bar = next(self._incoming.bars, None)
+            except TftqError:
+                self.save()
+                raise
+            if bar is None:
+                break
+            if self._after is not None and bar.time <= self._after:
+                continue
+            begun = time.perf_counter()
+            market.push(bar)
+            if since is not None and bar.time < since:
+                continue
+            answers = council.answer(market)
+            council.latency[OWN].add(time.perf_counter() - begun)
+            self.journal.add(answers)
+            yield answers
+            if council.bars % save_every == 0:
+                self.save()
+        self.save()
+
+    def close(self) -> None:
+        """End; the folder can be gone on from."""
+        self.journal.close()
+
+    def save(self) -> None:
+        """Write the state after the newest bar."""
+        self.journal.flush()
+        save(
+            self._folder,
+            self._market,
+            self._council,
+            self._identities,
+            rows=self.journal.rows,
+            counts=dict(self._incoming.counts),
+        )
