@@ -26,7 +26,8 @@ import torch
 from tftq.data.load import load_datasets
 from tftq.data.synthetic import bars
 from tftq.data.windows import Datasets
-from tftq.recipe.schema import BarsRecipe, ModelRecipe, OptimizerRecipe
+from tftq.recipe.model import TftRecipe
+from tftq.recipe.schema import BarsRecipe, OptimizerRecipe
 from tftq.train.build import build_model
 from tftq.train.loss import quantile_loss
 from tftq.train.optimizer import build_optimizer
@@ -107,7 +108,7 @@ def measured(path: Path, cache: Path | None, updates: int) -> list[dict[str, Any
 
 
 def _train(datasets: Datasets, updates: int) -> None:
-    recipe = ModelRecipe(hidden=16, heads=2, knots=8)
+    recipe = TftRecipe(hidden=16, heads=2, knots=8)
     model = build_model(recipe, datasets).train()
     optimizer = build_optimizer(model, OptimizerRecipe())
     scale = torch.from_numpy(datasets.target_scaling.scale)

@@ -189,7 +189,7 @@ def test_what_follows_is_planned_for_what_is_left(recipe: Path) -> None:
     data = load_datasets(pruned.data)
     planner = Planner(data.train.inputs, data.scaling, data.target_scaling, torch.device("cpu"))
     assert (stages_of(pruned), stages_of(whole)) == (("train", "prune", "qat"), ("train", "qat"))
-    assert (planner.table_size(pruned).knots, planner.table_size(whole).knots) == (2 * 8, 6 * 8)
+    assert (planner.deployed_size(pruned).knots, planner.deployed_size(whole).knots) == (2 * 8, 6 * 8)
     train, prune = (planner.plan_stage(pruned, stage, 2).update.components["parameters"] for stage in ("train", "prune"))
     inputs = data.train.inputs
     left = inputs.without([column.name for column in inputs.history[2:]])

@@ -46,17 +46,17 @@ def test_where_there_are_too_few_others_all_windows_serve() -> None:
 def test_a_resumed_run_goes_on_with_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = quantizing(QuantRecipe(method="ptq", loss_budget=0.1, keep_float=("encoder",)))
     kept = []
-    monkeypatch.setattr(Quantizing, "_calibrated", lambda self, keep_float: kept.append(list(keep_float)) or made.table)
+    monkeypatch.setattr(Quantizing, "_calibrated", lambda self, keep_float: kept.append(list(keep_float)) or made.model)
     monkeypatch.setattr(tftq.quantize, "measure_sensitivity", lambda *_, **__: FOUND)
     console = Console(quiet=True)
-    assert made.quantize(RunFolder(tmp_path), console) == (made.table, FOUND)
+    assert made.quantize(RunFolder(tmp_path), console) == (made.model, FOUND)
     assert kept == [["encoder"], ["encoder", "heads.linear"]]
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("measured again")
 
     monkeypatch.setattr(tftq.quantize, "measure_sensitivity", refuse)
-    assert made.quantize(RunFolder(tmp_path), console) == (made.table, FOUND)
+    assert made.quantize(RunFolder(tmp_path), console) == (made.model, FOUND)
     assert kept[2:] == kept[:2]
 
 

@@ -73,10 +73,11 @@ def phases_of(recipe: Recipe, planner: Planner, plans: Mapping[str, StagePlan]) 
     plan = max(plans.values(), key=lambda plan: planner.validation(recipe, plan).peak_bytes)
     on_cpu = planner.validates_on_cpu(recipe, plan)
     phases.append(Phase("validate", "validate", plan.validation_batch, planner.validation(recipe, plan), None if on_cpu else budget))
-    table = planner.table_size(recipe)
-    on_device = budget if planner.device.type == "cpu" and recipe.model.form == "knots" else None
+    size = planner.deployed_size(recipe)
+    exact = recipe.model.kind != "tft" or recipe.model.form == "knots"  # of other forms training tells how many knots they need
+    on_device = budget if planner.device.type == "cpu" and exact else None
     for kind in recipe.formats:
-        peak = planned_export(recipe, kind, weights=table.weights, knots=table.knots, kept=table.kept)
+        peak = planned_export(recipe, kind, weights=size.weights, knots=size.knots, kept=size.kept)
         phases.append(Phase("export", f"export {kind}", WINDOWS, peak, on_device))
     return phases
 
@@ -188,13 +189,16 @@ def _changes(recipe: Recipe) -> Iterator[tuple[str, ...]]:
         yield (f"validate.batch_size={train.batch_size}",)
     if train.precision == "fp32":
         yield ("train.precision=bf16",)
-    if model.form == "knots" and model.knots > 8:
-        yield (f"model.knots={model.knots // 2}",)
-    if model.form != "knots":
-        yield ("model.form=knots",)
     if model.hidden % 2 == 0:
         yield (f"model.hidden={model.hidden // 2}",)
-    yield ("model.gates=shared",)
+    if model.kind == "tft":
+        if model.form != "knots":
+            yield ("model.form=knots",)
+        elif model.knots > 8:
+            yield (f"model.knots={model.knots // 2}",)
+        yield ("model.gates=shared",)
+    elif model.layers % 2 == 0:
+        yield (f"model.layers={model.layers // 2}",)
     yield ("train.optimizer.name=adamw8bit",)
     yield "train.optimizer.in_backward=true", "train.clip_norm=null"
 

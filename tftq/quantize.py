@@ -1,4 +1,4 @@
-"""From the float table to a calibrated model, with those layers in floating point that the recipe names or its loss budget needs."""
+"""From the float model to a calibrated one, with those layers in floating point that the recipe names or its loss budget needs."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -26,24 +26,24 @@ MEASURED = "sensitivity.json"  # in the run folder, where a resumed run finds wh
 
 @dataclass(frozen=True)
 class Quantizing:
-    """Makes calibrated models of a table, from training windows alone: what is measured to choose must not be what judges the choice.
+    """Makes calibrated copies of a float model, from training windows alone: what is measured to choose must not be what judges the choice.
 
     Args:
         recipe: how.
-        table: the float model.
+        model: the float model; a TFT in the table form.
         train: the training windows.
         device: where to compute.
         batch_size: windows to a forward pass.
     """
 
     recipe: QuantRecipe
-    table: Forecaster
+    model: Forecaster
     train: Windows
     device: torch.device
     batch_size: int
 
     def quantize(self, folder: RunFolder, console: Console) -> tuple[Forecaster, Sensitivity | None]:
-        """A calibrated copy of the table, and what was measured of its layers where the recipe asks for that.
+        """A calibrated copy of the model, and what was measured of its layers where the recipe asks for that.
 
         Args:
             folder: what is measured is kept there, and taken from there by a run that is resumed.
@@ -66,7 +66,7 @@ class Quantizing:
 
     def _calibrated(self, keep_float: Sequence[str]) -> Forecaster:
         recipe = self.recipe
-        prepared = prepared_copy(self.table, lstm=recipe.lstm, weights=recipe.weights, keep_float=keep_float).to(self.device)
+        prepared = prepared_copy(self.model, lstm=recipe.lstm, weights=recipe.weights, keep_float=keep_float).to(self.device)
         calibrate(prepared, self._calibration_batches(), recipe.calibration, percentile=recipe.percentile)
         return prepared
 

@@ -113,7 +113,9 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
     _announce(job)
 
     try:
-        with explained("out of memory outside training, where no batch can be halved; lower model.hidden or model.knots, or free memory"):
+        with explained(
+            "out of memory outside training, where no batch can be halved; lower model.hidden, or a TFT's model.knots, or free memory"
+        ):
             summary = _stages(job, phases)
         folder.write_json("summary.json", summary)
         report = write_report(folder.path)
@@ -125,7 +127,7 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
 
 
 def _stages(job: Job, phases: QatSchedule | None) -> dict[str, Any]:
-    """Training, pruning, tables, calibration, QAT, and an export after each that makes one."""
+    """Training; of a TFT pruning and tables; calibration, QAT; and an export after each that makes one."""
     recipe = job.recipe
     exported: dict[Format, Exported] = {}
     summary = _head(job)
@@ -133,21 +135,22 @@ def _stages(job: Job, phases: QatSchedule | None) -> dict[str, Any]:
     model = build_model(recipe.model, job.data)
     summary |= _train(job, model)
     if recipe.quant.prune is not None:
+        assert isinstance(model, TemporalFusionTransformer)
         model, weights = prune(model.eval(), recipe.quant.prune.keep, partial(_rows_once, job, summary["batch_size"]))
         job = replace(job, data=job.data.without(model.inputs.left_out))
         tuned = _fine_tune(job, model, "prune", "pruned and trained on")
         summary["prune"] = tuned | pruned_summary(weights, recipe.quant.prune.keep)
         job.console.print(pruned_line(summary), highlight=False, soft_wrap=True)
-    table, curves = tabulate(model.cpu())
-    del model  # QAT trains the tables; the curves they came from need not stay in memory
-    summary["tables"] = tables_summary(curves)
-    job.console.print(tables_line(curves), highlight=False)
+    if isinstance(model, TemporalFusionTransformer):
+        model, curves = tabulate(model.cpu())  # QAT trains the tables; the curves they came from need not stay in memory
+        summary["tables"] = tables_summary(curves)
+        job.console.print(tables_line(curves), highlight=False)
     for kind in recipe.formats:
         if kind in ("fp32", "fp16"):
-            exported[kind] = _export(job, table, kind)
+            exported[kind] = _export(job, model, kind)
 
     if recipe.quant.method != "none":
-        quantizing = Quantizing(recipe.quant, table, job.data.train, job.device, summary["batch_size"])
+        quantizing = Quantizing(recipe.quant, model, job.data.train, job.device, summary["batch_size"])
         prepared, sensitivity = quantizing.quantize(job.folder, job.console)
         if sensitivity is not None:
             summary["quant"] = sensitivity.as_dict()
@@ -161,7 +164,7 @@ def _stages(job: Job, phases: QatSchedule | None) -> dict[str, Any]:
     if "fp16_int8" in recipe.formats:
         exported["fp16_int8"] = _export(job, prepared, "fp16_int8")
     if "stream" in recipe.formats:
-        final = table if recipe.quant.method == "none" else prepared
+        final = model if recipe.quant.method == "none" else prepared
         assert isinstance(final, TemporalFusionTransformer)
         exported["stream"] = _export_stream(job, final, exported[recipe.result])
 
@@ -335,7 +338,8 @@ def _announce(job: Job) -> None:
     for note in job.data.notes:
         say.print(f"  {note}", highlight=False, soft_wrap=True)
     count = parameter_count(job.data.train.inputs, architecture_of(recipe.model))
-    say.print(f"{count:,} parameters ({recipe.model.form}), {len(job.data.train.inputs.history)} history variables", highlight=False)
+    form = recipe.model.form if recipe.model.kind == "tft" else recipe.model.kind
+    say.print(f"{count:,} parameters ({form}), {len(job.data.train.inputs.history)} history variables", highlight=False)
     for stage, plan in job.plans.items():
         say.print(planned_line(stage, plan, recipe.memory.budget_mb), highlight=False)
         if plan.batch_size < recipe.train.batch_size:

@@ -22,10 +22,10 @@ from tftq.model.scaling import InputScaling
 FLOAT16, INT8 = TensorProto.FLOAT16, TensorProto.INT8
 # With kernels of the CUDA provider at opset 21 for the types they have here, by ONNX Runtime's own list of operator kernels.
 ON_CUDA = {
-    *("Abs", "Add", "Cast", "Clip", "Concat", "DequantizeLinear", "Div", "Elu", "Equal", "Expand", "Floor", "Gather", "GatherND", "Gemm"),
-    *("Greater", "Identity", "LSTM", "LayerNormalization", "Log", "MatMul", "Max", "Min", "Mul", "ReduceMean", "ReduceSum", "Reshape"),
-    *("ScatterElements", "Shape", "Sigmoid", "Sign", "Slice", "Softmax", "Softplus", "Split", "Sqrt", "Squeeze", "Sub", "Transpose"),
-    *("Unsqueeze", "Where"),
+    *("Abs", "Add", "Cast", "Clip", "Concat", "CumSum", "DequantizeLinear", "Div", "Elu", "Equal", "Exp", "Expand", "Floor", "Gather"),
+    *("GatherND", "Gemm", "Greater", "Identity", "LSTM", "LayerNormalization", "Log", "MatMul", "Max", "Min", "Mul", "Neg", "Pow"),
+    *("Reciprocal", "ReduceMean", "ReduceSum", "Reshape", "ScatterElements", "Shape", "Sigmoid", "Sign", "Slice", "Softmax", "Softplus"),
+    *("Split", "Sqrt", "Squeeze", "Sub", "Transpose", "Trilu", "Unsqueeze", "Where"),
 }
 INT8_WEIGHTS = ["fp16_int8", "fp16_int8, lstm fp16"]
 PRODUCTS = ("Gemm", "FusedGemm", "MatMul", "LSTM")

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from tftq.data.columns import Batch, Column, Inputs, Role
 from tftq.data.scaling import ColumnScaling, Scaling, TargetScaling
-from tftq.model.tft import TemporalFusionTransformer
+from tftq.model.forecaster import Forecaster
 from tftq.recipe.loading import load_recipe
 from tftq.recipe.schema import Recipe
-from tftq.train.build import architecture_of
+from tftq.train.build import new_model
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,9 +49,9 @@ class Size:
         changes = [f"train.precision={precision}", f"train.batch_size={batch}", "train.epochs=1", *own, *self.overrides]
         return load_recipe(ROOT / "recipes" / f"{file}.yaml", changes)
 
-    def model(self, recipe: Recipe) -> TemporalFusionTransformer:
+    def model(self, recipe: Recipe) -> Forecaster:
         """A new model with the recipe's architecture."""
-        return TemporalFusionTransformer(self.inputs(), self.scaling(), self.target_scaling(), architecture_of(recipe.model))
+        return new_model(recipe.model, self.inputs(), self.scaling(), self.target_scaling())
 
 
 REFERENCE = Size(static=5, observed=210, known=10, lookback=60, horizon=10)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from tftq.data.columns import Column, Inputs
 from tftq.data.scaling import ColumnScaling, Scaling, TargetScaling
+from tftq.model.mamba2 import Mamba2, Mamba2Architecture
 from tftq.model.tft import Architecture, Form, TemporalFusionTransformer
 
 STATIC = (Column("sector", "static", categories=4), Column("size", "static"))
@@ -42,12 +43,23 @@ def small_model(
     shared_gates: bool = False,
     seed: int = 0,
 ) -> TemporalFusionTransformer:
-    inputs = small_inputs(static=static)
-    scaling = Scaling(column_scaling(inputs.history), column_scaling(inputs.static) if static else None)
-    target = TargetScaling(center=np.full(4, 10, np.float32), scale=np.array([1, 2, 3, 4], np.float32))
     torch.manual_seed(seed)
     architecture = Architecture(hidden, heads, lstm_layers, 0.1, (0.1, 0.5, 0.9), form, knots, shared_gates)
-    return TemporalFusionTransformer(inputs, scaling, target, architecture)
+    return TemporalFusionTransformer(*small_data(static=static), architecture)
+
+
+def small_mamba2(*, static: bool = True, hidden: int = 16, layers: int = 2, chunk: int = 6, seed: int = 0) -> Mamba2:
+    """Of 16 rows in chunks of 6, the last one not full."""
+    torch.manual_seed(seed)
+    architecture = Mamba2Architecture(hidden, layers, 8, 8, 2, 4, chunk, 0.1, (0.1, 0.5, 0.9))
+    return Mamba2(*small_data(static=static), architecture)
+
+
+def small_data(*, static: bool = True) -> tuple[Inputs, Scaling, TargetScaling]:
+    """The columns, and what they and the target are scaled by."""
+    inputs = small_inputs(static=static)
+    scaling = Scaling(column_scaling(inputs.history), column_scaling(inputs.static) if static else None)
+    return inputs, scaling, TargetScaling(center=np.full(4, 10, np.float32), scale=np.array([1, 2, 3, 4], np.float32))
 
 
 def example(inputs: Inputs, batch: int = 3, seed: int = 1) -> tuple[Tensor, ...]:

@@ -11,7 +11,7 @@ from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.calibration import calibrate
 from tftq.quant.modules import WeightStorage
-from tftq.quant.prepare import LstmStorage, prepared_copy
+from tftq.quant.prepare import LstmStorage, Model, prepared_copy
 
 
 def small_batch(inputs: Inputs, count: int, *, seed: int = 1, times: float = 1.0) -> Batch:
@@ -59,13 +59,13 @@ def small_table(*, static: bool = True, dropout: float = 0.1, lstm_layers: int =
 
 
 def calibrated(
-    table: TemporalFusionTransformer,
+    table: Model,
     lstm: LstmStorage = "int8",
     *,
     weights: WeightStorage = "int8",
     windows: int = 64,
     keep_float: Sequence[str] = (),
-) -> TemporalFusionTransformer:
+) -> Model:
     """A copy in eval mode that computes as the integers will, calibrated on windows of its own."""
     prepared = prepared_copy(table, lstm=lstm, weights=weights, keep_float=keep_float)
     calibrate(prepared, [small_batch(table.inputs, windows, seed=5)])

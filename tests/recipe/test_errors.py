@@ -73,7 +73,15 @@ train:
         (BARS + "seed: -1", "seed (line 3): found -1; allowed: a whole number, at least 0, below 4294967296"),
         (BARS + "seed: true", "seed (line 3): found True; allowed: a whole number, at least 0, below 4294967296"),
         (BARS + "device: gpu", "device (line 3): found 'gpu'; allowed: auto, cuda, cpu; did you mean cpu?"),
-        (BARS + "model: [64]", "model (line 3): found [64]; allowed: a mapping with the keys form, hidden, heads, lstm_layers, dropout, "),
+        (BARS + "model: [64]", "model (line 3): found [64]; allowed: a mapping with kind tft or mamba2, and the options of that kind"),
+        (BARS + "model: {kind: mamba}", "model.kind (line 3): found 'mamba'; allowed: tft or mamba2; did you mean mamba2?"),
+        (
+            BARS + "model: {kind: mamba2, knots: 4}",
+            "model.knots (line 3): is no option of model.kind mamba2; allowed: kind, hidden, layers",
+        ),
+        (BARS + "model: {layers: 2}", "model.layers (line 3): is no option of model.kind tft; allowed: kind, form, hidden, heads, lstm_l"),
+        (BARS + "model: {kind: mamba2, layers: 0}", "model.layers (line 3): found 0; allowed: a whole number, at least 1, at most 10"),
+        (BARS + "quant: {method: ptq, prune: [3]}", "quant.prune (line 3): found [3]; allowed: a mapping with the keys keep, epochs"),
         (BARS + "model: {dropout: .nan}", "model.dropout (line 3): found nan; allowed: a number, at least 0, below 1"),
         (BARS + "train: {clip_norm: .inf}", "train.clip_norm (line 3): found inf; allowed: a number, above 0 or null"),
         (BARS + "train: {clip_norm: true}", "train.clip_norm (line 3): found True; allowed: a number, above 0 or null"),
@@ -111,6 +119,23 @@ def test_wrong_values(tmp_path: Path, text: str, message: str) -> None:
             "train.optimizer.in_backward (line 3): true applies gradients before all are there, so that they cannot be clipped, summed up "
             "or unscaled; allowed with train.clip_norm null, train.accumulate 1, train.precision bf16 or fp32",
         ),
+        (
+            BARS + "model: {kind: mamba2, hidden: 6, head_dim: 8}",
+            "model.head_dim (line 3): 8 does not divide model.expand * model.hidden 12; allowed: 1, 2, 3, 4, 6, 12",
+        ),
+        (
+            BARS + "model: {kind: mamba2}\nquant: {method: ptq, lstm: int8}",
+            "quant.lstm (line 4): model.kind mamba2 has no LSTM; leave quant.lstm out",
+        ),
+        (
+            BARS + "model: {kind: mamba2}\nquant: {prune: {keep: 3}}",
+            "quant.prune (line 4): model.kind mamba2 has no variable selection to prune by; leave quant.prune out",
+        ),
+        (
+            BARS + "model: {kind: mamba2}\nexport: {formats: [fp32, stream]}",
+            "export.formats (line 4): stream is a TFT cut in two, which model.kind mamba2 is not; leave it out",
+        ),
+        (BARS + "model: {kind: mamba2, quantiles: [0.4]}", "model.quantiles (line 3): found [0.4]; allowed: an odd count, strictly "),
         (BARS + "model: {hidden: 6}", "model.heads (line 3): 4 heads do not divide model.hidden 6; allowed: 1, 2, 3, 6"),
         (BARS + "model: {quantiles: [0.9, 0.5, 0.1]}", "model.quantiles (line 3): found [0.9, 0.5, 0.1]; allowed: an odd count, strictly "),
         (BARS + "model: {quantiles: [0.1, 0.5]}", "model.quantiles (line 3): found [0.1, 0.5]; allowed: an odd count, strictly "),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tftq.errors import RecipeError
 from tftq.recipe.loading import RecipeWarning, load_recipe, recipe_hash, resolved_yaml
+from tftq.recipe.model import Mamba2Recipe, TftRecipe
 from tftq.recipe.schema import BarsRecipe, PruneRecipe, Recipe, TableRecipe
 
 BARS = "name: first\ndata: {kind: bars, path: bars.parquet}\n"
@@ -97,6 +98,17 @@ def test_an_override_switches_the_kind_of_data(load: Load) -> None:
     recipe = load(BARS, "data.season=24", "data.time=t", "data.target=y", "data.kind=table")
     assert isinstance(recipe.data, TableRecipe)
     assert recipe.data.season == 24
+
+
+def test_the_kind_of_model(load: Load) -> None:
+    """A TFT where nothing is said of it, which the resolved recipe and its hash keep to."""
+    plain, named = load(BARS), load(f"{BARS}model: {{kind: tft}}")
+    assert plain == named and isinstance(plain.model, TftRecipe)
+    assert resolved_yaml(plain) == resolved_yaml(named) and "kind: tft" not in resolved_yaml(plain)
+    recipe = load(BARS, "model.layers=3", "model.kind=mamba2", "quant.method=ptq")
+    assert isinstance(recipe.model, Mamba2Recipe) and recipe.model.layers == 3
+    assert "kind: mamba2" in resolved_yaml(recipe) and "lstm" not in resolved_yaml(recipe)
+    assert load(resolved_yaml(recipe)) == recipe and recipe_hash(load(resolved_yaml(recipe))) == recipe_hash(recipe)
 
 
 def test_paths_start_at_the_file_or_at_the_working_directory(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,4 +224,10 @@ def test_shipped_recipes(path: Path) -> None:
 
 def test_all_the_recipes_are_there() -> None:
     small = {"fp32", "fp16", "ptq_int8", "qat_int8", "structured_int4", "structured_qat"}
-    assert {path.stem for path in RECIPES} == small | {"es225_fp32", "es225_fp16", "es225_lean", "es225_ptq", "es225_qat"}
+    assert {path.stem for path in RECIPES} == small | {"mamba2", "mamba2_ref"} | {
+        "es225_fp32",
+        "es225_fp16",
+        "es225_lean",
+        "es225_ptq",
+        "es225_qat",
+    }

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.gpu.reference import SMALL, RandomWindows, Size
+from tests.gpu.reference import ROOT, SMALL, RandomWindows, Size
 from tftq.memory.components import MIB
 from tftq.memory.ledger import read_records
 from tftq.memory.plan import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, CUDA_CONTEXT
 from tftq.memory.watch import MemoryWatch
 from tftq.model.size import parameter_count
+from tftq.recipe.loading import load_recipe
 from tftq.recipe.schema import Recipe
 from tftq.train.build import architecture_of
 from tftq.train.loop import Trainer
@@ -86,6 +87,18 @@ def test_within_a_twentieth_of_the_real_training(size: Size, hidden: int, batch:
     assert plan.validation.peak_bytes == pytest.approx(validation, rel=0.05)
     for peak in (plan.update, plan.validation):
         assert sum(peak.components.values()) == peak.peak_bytes
+
+
+@pytest.mark.parametrize(("precision", "chunk"), [("fp32", 8), ("bf16", 128)])
+def test_within_a_hundredth_of_a_mamba2s_training(precision: str, chunk: int) -> None:
+    size, smaller = Size(1, 20, 4, 20, 5), ("model.hidden=32", "model.layers=2", "model.head_dim=16", "model.state=16", "quant=null")
+    options = [*smaller, f"model.chunk={chunk}", f"train.precision={precision}", "train.batch_size=8", "train.epochs=1"]
+    recipe = load_recipe(ROOT / "recipes" / "mamba2_ref.yaml", options)
+    plan = planner(size).plan(recipe)["train"]
+    training, validation = measured(size, recipe)
+    assert plan.update.peak_bytes == pytest.approx(training, rel=0.01)
+    assert plan.validation.peak_bytes == pytest.approx(validation, rel=0.01)
+    assert plan.validation.peak_bytes < plan.update.peak_bytes
 
 
 LEAN = ("train.optimizer.in_backward=true", "train.clip_norm=null", "train.optimizer.name=adamw8bit", "model.gates=shared")

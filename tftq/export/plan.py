@@ -32,7 +32,7 @@ def planned_export(recipe: Recipe, kind: Format, *, weights: int, knots: int, ke
     """
     form = recipe.result if kind == "stream" else kind
     hidden, size = recipe.model.hidden, _BYTES[form]
-    lstm = 2 * recipe.model.lstm_layers * (8 * hidden * hidden + 8 * hidden)
+    lstm = 2 * recipe.model.lstm_layers * (8 * hidden * hidden + 8 * hidden) if recipe.model.kind == "tft" else 0
     half = is_half(kind)
     unquantized = 2 if half else FLOAT
     lstm_size = unquantized if size == 1 and recipe.quant.lstm == "fp32" else size

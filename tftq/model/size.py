@@ -1,16 +1,19 @@
 """How many parameters a model has, in closed form."""
 
 from tftq.data.columns import Column, Inputs
+from tftq.model.mamba2 import Mamba2Architecture
 from tftq.model.tft import Architecture
 
 
-def parameter_count(inputs: Inputs, architecture: Architecture) -> int:
+def parameter_count(inputs: Inputs, architecture: Architecture | Mamba2Architecture) -> int:
     """The number of trainable parameters of a model, without building it.
 
     Args:
         inputs: the columns.
         architecture: sizes and form.
     """
+    if isinstance(architecture, Mamba2Architecture):
+        return _mamba2(inputs, architecture)
     hidden, heads = architecture.hidden, architecture.heads
     paper = architecture.form == "paper"
     context = hidden if inputs.static else 0
@@ -24,6 +27,16 @@ def parameter_count(inputs: Inputs, architecture: Architecture) -> int:
     count += 2 * lstm + 3 * gated_skip + attention
     count += grn + context * hidden + grn  # static enrichment with its context, and the position-wise network
     return count + linear(hidden, len(architecture.quantiles))
+
+
+def _mamba2(inputs: Inputs, architecture: Mamba2Architecture) -> int:
+    hidden, inner, state, heads = architecture.hidden, architecture.inner, architecture.state, architecture.heads
+    rows = [columns for columns in (inputs.history, inputs.future, inputs.static) if columns]
+    embeddings = sum(linear(sum(column.categories or 1 for column in columns), hidden) for columns in rows)
+    convolved = inner + 2 * state
+    projections = hidden * (inner + convolved + heads) + inner * hidden
+    block = projections + (architecture.conv + 1) * convolved + 3 * heads + hidden + inner  # decays, steps and skips of heads; norms
+    return embeddings + architecture.layers * block + hidden + linear(hidden, len(architecture.quantiles))
 
 
 def linear(inputs: int, outputs: int) -> int:

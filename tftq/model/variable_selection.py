@@ -7,28 +7,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tftq.data.columns import Column, real_first
+from tftq.data.columns import Column
 from tftq.model.curves import FoldedCurves, KnotCurves, TableCurves, category_count, code_rows, group_sizes
 from tftq.model.layers import NORM_EPSILON, GatedResidual, GatedResidualNetwork, full_precision
+from tftq.model.ordered import OrderedColumns
 from tftq.model.recompute import recompute
 
 
-class _Ordered(nn.Module):
-    """Puts the real variables before the categorical ones, as the curves want them, and back."""
-
-    order: Tensor
-
-    def __init__(self, columns: tuple[Column, ...]) -> None:
-        super().__init__()
-        order = real_first(columns)
-        self.columns = tuple(columns[i] for i in order)
-        self.real = sum(column.categories == 0 for column in columns)
-        self.reorders = order != list(range(len(columns)))
-        self.register_buffer("order", torch.tensor(order), persistent=False)
-
-    def arrange(self, x: Tensor) -> Tensor:
-        """Args: x [..., variables] as the inputs name them. Returns: [..., variables], the real ones first."""
-        return x[..., self.order] if self.reorders else x
+class _Selection(OrderedColumns):
+    """What both forms have in common: how much each variable counts, told in the order of the inputs."""
 
     def weights(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """How much each variable counts.
@@ -42,21 +29,8 @@ class _Ordered(nn.Module):
         """As `weights`, of arranged variables in and out."""
         raise NotImplementedError
 
-    def indicators(self, x: Tensor) -> Tensor:
-        """Categories as one-hot rows, so that a linear map of the result is the folded map of the embeddings.
 
-        Args: x [..., variables], arranged. Returns: [..., real variables + codes].
-        """
-        if self.real == len(self.columns):
-            return x
-        parts = [x[..., : self.real]]
-        for offset, column in enumerate(self.columns[self.real :]):
-            codes = torch.arange(column.categories, device=x.device, dtype=x.dtype)
-            parts.append((x[..., self.real + offset, None] == codes).to(x.dtype))
-        return torch.cat(parts, dim=-1)
-
-
-class VariableSelection(_Ordered):
+class VariableSelection(_Selection):
     """The folded network: the joint GRN is affine in the variables, and the curves take one of three forms.
 
     Args:
@@ -88,7 +62,7 @@ class VariableSelection(_Ordered):
         return F.softmax(self.joint(self.indicators(x), context).float(), dim=-1)
 
 
-class PaperVariableSelection(_Ordered):
+class PaperVariableSelection(_Selection):
     """As published: an embedding and a GRN for each variable, and a GRN over all embeddings side by side.
 
     Evaluated a group of variables at a time and recomputed in the backward pass, never stacked; no gradient is larger than that of a

@@ -1,12 +1,13 @@
 """The kind of recipe that trains a forecaster."""
 
 from tftq.recipe.kind import Idle, Kind
+from tftq.recipe.model import TftRecipe
 from tftq.recipe.schema import Recipe
 
 _IDLE: tuple[Idle[Recipe], ...] = (
     Idle(
         ("model", "knots"),
-        lambda recipe: recipe.model.form != "knots",
+        lambda recipe: isinstance(recipe.model, TftRecipe) and recipe.model.form != "knots",
         "model.form is not knots, so that each variable gets the knots that its curve needs",
     ),
     Idle(("quant", "calibration_windows"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
@@ -15,6 +16,7 @@ _IDLE: tuple[Idle[Recipe], ...] = (
     Idle(("quant", "percentile"), lambda recipe: recipe.quant.calibration != "percentile", "quant.calibration is not percentile"),
     Idle(("quant", "weights"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
     Idle(("quant", "lstm"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
+    Idle(("quant", "lstm"), lambda recipe: recipe.model.kind == "mamba2", "model.kind mamba2 has no LSTM"),
     Idle(("quant", "keep_float"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
     Idle(("quant", "sensitivity"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
     Idle(("quant", "loss_budget"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),

@@ -1,7 +1,6 @@
 """What a recipe may say: frozen models with every name, default and bound; a wrong value is refused where it stands."""
 
 import warnings
-from itertools import pairwise
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
@@ -23,6 +22,7 @@ from tftq.recipe.fields import (
     unique,
     whole,
 )
+from tftq.recipe.model import Mamba2Recipe, ModelRecipe, TftRecipe
 
 Format = Literal["fp32", "fp16", "fp16_int8", "int8_ptq", "int8_qat", "int4_ptq", "int4_qat", "stream"]
 Calendar = Literal["minute", "hour", "weekday", "week", "day_of_month", "day_of_year", "month"]
@@ -109,43 +109,6 @@ class TableRecipe(_AnyData):
 
 
 DataRecipe = Annotated[BarsRecipe | TableRecipe, Field(discriminator="kind")]
-
-
-class ModelRecipe(Section):
-    """The network."""
-
-    form: Literal["knots", "folded", "paper"] = "knots"
-    hidden: Count = 64
-    heads: Count = 4
-    lstm_layers: Count = 1
-    dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
-    quantiles: Annotated[tuple[Annotated[float, Gt(0), Lt(1)], ...], BeforeValidator(frozen)] = (0.1, 0.5, 0.9)
-    knots: Annotated[int, BeforeValidator(whole), Ge(2)] = 32  # of each variable's curve, where form is knots
-    gates: Literal["own", "shared"] = "own"  # whose the weight of a curve's gate is: shared ones are a sixth of the parameters
-
-    @field_validator("heads")
-    @classmethod
-    def _divides_hidden(cls, heads: int, info: ValidationInfo) -> int:
-        hidden = info.data.get("hidden", heads)
-        if hidden % heads:
-            divisors = [n for n in range(1, hidden + 1) if hidden % n == 0]
-            raise contradiction(f"{heads} heads do not divide model.hidden {hidden}; allowed: {', '.join(map(str, divisors))}")
-        return heads
-
-    @field_validator("gates")
-    @classmethod
-    def _not_as_published(cls, gates: str, info: ValidationInfo) -> str:
-        if gates == "shared" and info.data.get("form") == "paper":
-            raise contradiction("shared gates are not those of the published model; allowed with model.form paper: own")
-        return gates
-
-    @field_validator("quantiles")
-    @classmethod
-    def _ordered_about_the_median(cls, quantiles: tuple[float, ...]) -> tuple[float, ...]:
-        increasing = all(low < high for low, high in pairwise(quantiles))
-        if not increasing or len(quantiles) % 2 == 0 or 0.5 not in quantiles:
-            raise contradiction(f"found {list(quantiles)}; allowed: an odd count, strictly increasing, 0.5 among them")
-        return quantiles
 
 
 class OptimizerRecipe(Section):
@@ -309,7 +272,7 @@ with warnings.catch_warnings():  # pydantic's own `validate` is a deprecated cla
         """Everything that the run of a forecaster does."""
 
         data: DataRecipe
-        model: ModelRecipe = ModelRecipe()
+        model: ModelRecipe = TftRecipe()
         train: TrainRecipe = TrainRecipe()
         validate: ValidateRecipe = ValidateRecipe()  # type: ignore[assignment]
         quant: QuantRecipe = QuantRecipe()
@@ -334,6 +297,27 @@ with warnings.catch_warnings():  # pydantic's own `validate` is a deprecated cla
                     "qat",
                 )
             return quant
+
+        @field_validator("quant")
+        @classmethod
+        def _has_an_lstm(cls, quant: QuantRecipe, info: ValidationInfo) -> QuantRecipe:
+            if isinstance(info.data.get("model"), Mamba2Recipe) and "lstm" in quant.model_fields_set:
+                raise contradiction("model.kind mamba2 has no LSTM; leave quant.lstm out", "lstm")
+            return quant
+
+        @field_validator("quant")
+        @classmethod
+        def _has_variables_to_select(cls, quant: QuantRecipe, info: ValidationInfo) -> QuantRecipe:
+            if isinstance(info.data.get("model"), Mamba2Recipe) and quant.prune is not None:
+                raise contradiction("model.kind mamba2 has no variable selection to prune by; leave quant.prune out", "prune")
+            return quant
+
+        @field_validator("export")
+        @classmethod
+        def _streams_what_can_be_cut(cls, export: ExportRecipe, info: ValidationInfo) -> ExportRecipe:
+            if isinstance(info.data.get("model"), Mamba2Recipe) and "stream" in (export.formats or ()):
+                raise contradiction("stream is a TFT cut in two, which model.kind mamba2 is not; leave it out", "formats")
+            return export
 
         @field_validator("export")
         @classmethod

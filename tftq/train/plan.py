@@ -15,12 +15,14 @@ from tftq.errors import RecipeError
 from tftq.memory.components import MIB
 from tftq.memory.plan import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, CUDA_CONTEXT, PlannedPeak, planned_peaks
 from tftq.model.curves import TableCurves
+from tftq.model.forecaster import Forecaster
 from tftq.model.tabulate import KNOT_COUNTS, put_tables
 from tftq.model.tft import Form, TemporalFusionTransformer
 from tftq.quant.fake_quantize import learn_ranges, quantizers
 from tftq.quant.prepare import kept_layers, prepare
+from tftq.recipe.model import TftRecipe
 from tftq.recipe.schema import Recipe, TrainRecipe
-from tftq.train.build import architecture_of
+from tftq.train.build import architecture_of, new_model
 from tftq.train.in_backward import AppliedInBackward
 from tftq.train.loss import quantile_loss
 from tftq.train.optimizer import build_optimizer
@@ -51,8 +53,8 @@ class StagePlan:
         return self.validation.without("optimizer")
 
 
-class TableSize(NamedTuple):
-    """How many numbers the table form has, how many of them `quant.keep_float` keeps, and how many rows the table of its history input."""
+class DeployedSize(NamedTuple):
+    """Numbers of the model that is exported, those of them that `quant.keep_float` keeps, and rows of its history's table, if any."""
 
     weights: int
     kept: int
@@ -95,7 +97,7 @@ class Planner:
     def plan_stage(self, recipe: Recipe, stage: str, batch_size: int) -> StagePlan:
         """One of them, computed in forward passes of `batch_size` windows."""
         validation_batch = recipe.validate.batch_size or batch_size
-        make_model = {"train": self._model, "prune": self._pruned, "qat": self._table}[stage]
+        make_model = {"train": self._model, "prune": self._pruned, "qat": self._prepared}[stage]
         settings = SETTINGS[stage](recipe)
         cuda = self.device.type == "cuda"
 
@@ -181,28 +183,32 @@ class Planner:
                 over, high = tried, needed
         return within
 
-    def table_size(self, recipe: Recipe) -> TableSize:
-        """The size of the table form.
+    def deployed_size(self, recipe: Recipe) -> DeployedSize:
+        """The size of what is exported.
 
         Raises:
             QuantizationError: `quant.keep_float` matches nothing, or everything.
         """
         with FakeTensorMode():
-            table = self._tabulated(recipe)
-            curves = table.history_selection.curves
-            assert isinstance(curves, TableCurves)
-            kept = kept_layers(table, lstm=recipe.quant.lstm, keep_float=recipe.quant.keep_float)
-            return TableSize(_numbers(table), sum(_numbers(table.get_submodule(name)) for name in kept), curves.grid.rows)
+            model = self._deployable(recipe)
+            kept = kept_layers(model, lstm=recipe.quant.lstm, keep_float=recipe.quant.keep_float)
+            knots = 0
+            if isinstance(model, TemporalFusionTransformer):
+                curves = model.history_selection.curves
+                assert isinstance(curves, TableCurves)
+                knots = curves.grid.rows
+            return DeployedSize(_numbers(model), sum(_numbers(model.get_submodule(name)) for name in kept), knots)
 
     def _precision(self, settings: TrainRecipe) -> Precision:
         # On a GPU an LSTM in FP16 is one kernel, as it is in BF16 on the CPU, whose numbers are of the same size.
         as_on_gpu = self.device.type == "cuda" and settings.precision == "fp16"
         return Precision("bf16" if as_on_gpu else settings.precision, torch.device("cpu"))
 
-    def _model(self, recipe: Recipe) -> TemporalFusionTransformer:
-        return TemporalFusionTransformer(self.inputs, self.scaling, self.target_scaling, architecture_of(recipe.model))
+    def _model(self, recipe: Recipe) -> Forecaster:
+        return new_model(recipe.model, self.inputs, self.scaling, self.target_scaling)
 
-    def _pruned(self, recipe: Recipe) -> TemporalFusionTransformer:
+    def _pruned(self, recipe: Recipe) -> Forecaster:
+        assert isinstance(recipe.model, TftRecipe)
         architecture = architecture_of(recipe.model)
         form: Form = "folded" if architecture.form == "paper" else architecture.form  # pruning folds
         inputs = self._inputs_in_the_end(recipe)
@@ -220,16 +226,19 @@ class Planner:
             )
         return self.inputs.without(names[keep:])
 
-    def _table(self, recipe: Recipe) -> TemporalFusionTransformer:
+    def _prepared(self, recipe: Recipe) -> Forecaster:
         quant = recipe.quant
-        prepared = prepare(self._tabulated(recipe), lstm=quant.lstm, weights=quant.weights, keep_float=quant.keep_float).train()
+        prepared = prepare(self._deployable(recipe), lstm=quant.lstm, weights=quant.weights, keep_float=quant.keep_float).train()
         if recipe.quant.qat.ranges == "learn":
             learn_ranges(prepared)
         for _, quantizer in quantizers(prepared):  # both at once is what needs most
             quantizer.observing = quantizer.enabled = True
         return prepared
 
-    def _tabulated(self, recipe: Recipe) -> TemporalFusionTransformer:
+    def _deployable(self, recipe: Recipe) -> Forecaster:
+        """What is quantized and exported: of a TFT its tables."""
+        if not isinstance(recipe.model, TftRecipe):
+            return self._model(recipe)
         architecture = architecture_of(recipe.model)
         # The curves of the other forms decide how many knots they need; until they are trained, the most is what is planned.
         knots = architecture.knots if architecture.form == "knots" else KNOT_COUNTS[-1]
@@ -244,7 +253,7 @@ def _numbers(module: nn.Module) -> int:
 
 
 def _steps(
-    model: TemporalFusionTransformer, settings: TrainRecipe, group: int, batch_size: int, validation_batch: int, precision: Precision
+    model: Forecaster, settings: TrainRecipe, group: int, batch_size: int, validation_batch: int, precision: Precision
 ) -> Sequence[Callable[[], object]]:
     """The optimizer's first step, an update from a group of windows and a validation batch, as the trainer computes them."""
     optimizer = build_optimizer(model, settings.optimizer)
