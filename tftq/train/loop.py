@@ -282,7 +282,7 @@ class Trainer:
         if tried == 1:
             raise OutOfMemoryError(
                 f"{self._where}: out of memory with one window to a forward pass, after {self.settings.batch_size} at first ({reason}); "
-                "lower model.hidden, a TFT's model.knots or data.lookback, use train.precision fp16 or bf16, or free memory that others hold"
+                "lower model.hidden, a TFT's model.knots or data.lookback, train in fp16 or bf16, or free memory that others hold"
             )
         self.state.batch_size = tried // 2
         self._announce_shortage(
