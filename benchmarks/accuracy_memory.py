@@ -35,7 +35,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "ETTh1": (
         *(f"data.path={BENCH}/ETTh1.csv", "data.time=date", "data.target=OT", "data.known=[]"),
         *("data.observed=[HUFL, HULL, MUFL, MULL, LUFL, LULL]", "data.season=24", "data.lookback=96", "data.horizon=24"),
-        *("train.epochs=2", "train.batch_size=64", "train.optimizer.lr=1e-3", "quant.qat.epochs=1", "quant.qat.lr=1e-4"),
+        *("train.epochs=2", "train.batch_size=64", "train.optimizer.lr=1e-3", "quant.qat.epochs=1", "quant.qat.lr=1e-5"),
     ),
     "vic_electricity": (
         *(f"data.path={BENCH}/vic_electricity.csv", "data.time=Time", "data.target=Demand", "data.known=[Temperature, Holiday]"),

@@ -183,7 +183,7 @@ class QatRecipe(Section):
     """Quantization-aware training after the training in floating point; phases count applied updates."""
 
     epochs: Count = 2
-    lr: Positive = 1e-4
+    lr: Positive = 1e-5
     observe: Whole = 0  # observers learn from this update on
     fake_quant: Whole | None = None  # null: 5 % of all updates
     freeze: Whole | None = None  # observers stop learning; null: 50 % of all updates
