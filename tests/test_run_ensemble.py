@@ -45,6 +45,12 @@ def answers_of(folder: Path) -> pa.Table:
     return pq.read_table(folder / "answers.parquet")
 
 
+def forecasts_of(table: pa.Table, member: str) -> np.ndarray:
+    """A member's forecasts, float32 [bars with one, horizon, levels]."""
+    rows = table.filter(pc.and_(pc.equal(table["member"], member), pc.greater(table["step"], 0)))
+    return np.stack([rows[name].to_numpy() for name in ("P10", "P50", "P90")], axis=-1).reshape(-1, pc.max(rows["step"]).as_py(), 3)
+
+
 def test_a_file_and_the_same_bars_as_lines_are_answered_alike(tmp_path: Path, members: dict[str, Path]) -> None:
     of_file, _, nothing = quietly(recipe_of(tmp_path / "file", write(tmp_path / "ES.parquet", COLUMNS), members))
     of_lines, _, lines = quietly(recipe_of(tmp_path / "lines", "-", members), lines=as_json(COLUMNS))

@@ -103,6 +103,28 @@ def forecaster(
     return write_model(path, nodes, constants, shapes, {"forecast": (horizon, 3)}, metadata, planned)
 
 
+def pair(folder: Path, *, lookback: int = 8, planned: int = 2 * MEGA, **options: Any) -> Path:
+    """Write a forecaster as a streaming pair, beside the one in one piece, fp32.onnx: a bar is selected as it is.
+
+    Args:
+        folder: where to.
+        lookback, planned, options: see `forecaster`.
+    """
+    whole = onnx.load(forecaster(folder / "fp32.onnx", lookback=lookback, planned=planned, **options))
+    notes = {**json.loads(whole.metadata_props[0].value), "format": "stream", "hidden": len(ALL), "pair": f"{lookback} {options}"}
+    names = {"history": "selected"}
+    for node in whole.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    whole.graph.input[0].name = "selected"
+    whole.metadata_props[0].value = json.dumps({**notes, "part": "forecast"})
+    onnx.save(whole, folder / "forecast.onnx")
+    selecting = [helper.make_node("Identity", ["history"], ["selected"])]
+    step = {**notes, "part": "step"}
+    write_model(folder / "step.onnx", selecting, {}, {"history": (len(ALL),)}, {"selected": (len(ALL),)}, step, None)
+    (folder / "stream.export.json").write_text(json.dumps({"cost": {"rss_bytes": planned}}))
+    return folder
+
+
 def agent(path: Path, *, lookback: int = 4, warmup: int = 5, planned: int = MEGA, seed: int = 1) -> Path:
     """Write an agent whose scores depend on what it sees and on the position that it holds."""
     random = np.random.default_rng(seed)
