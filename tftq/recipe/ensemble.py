@@ -129,7 +129,7 @@ class EnsembleRecipe(Section):
     threads: Count = 1  # within an operator, of each member
     data: BarsToAnswer
     tick: Positive = 0.25  # of the backtest: the smallest step of the price
-    cost_ticks: NotNegative = 1.0  # of the backtest: what a change of position by 1 costs
+    cost_ticks: NotNegative = 0.5  # of the backtest: what a change of position by 1 costs; a flip changes two
     save_every: Count | None = None  # bars, after which --resume can go on; null: 1 on standard input, 500 of a file
 
     @field_validator("members")
