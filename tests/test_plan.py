@@ -105,6 +105,10 @@ def test_an_export_by_hand(recipe: Path) -> None:
     assert half.components["activations"] == 2 * (2 + 2 + 4) * rows * 100
     four_bits = planned_export(loaded, "int4_qat", weights=20_000, knots=100)  # held as INT8, and unpacked in three more tables
     assert four_bits.components == {**small.components, "workspace": small.components["workspace"] + 3 * 32 * 100}
+    other = load_recipe(recipe, ["model.knots=null", "model.kind=mamba2", "model.state=8", "model.head_dim=16"])
+    mamba2 = planned_export(other, "int8_ptq", weights=20_000, knots=0)  # 52 rows in one chunk, 4 heads, projected to 64 + 80 + 4
+    assert mamba2.components["workspace"] == 2 * 20_000  # without an LSTM
+    assert mamba2.components["activations"] == 32 * 52 * 4 * (8 * 148 + 4 * 4 * 52)
     large = planned_export(loaded, "fp32", weights=10_000_000, knots=10)  # building it takes more than running it
     assert large.components == {
         **{"parameters": 80_000_000, "workspace": 80_000_000},

@@ -44,6 +44,11 @@ class Mamba2Architecture:
         """Heads of a block, each with a decay of its own."""
         return self.inner // self.head_dim
 
+    @property
+    def projected(self) -> tuple[int, int, int]:
+        """What a block's first projection gives: widths of the gate, of what is convolved (values, b and c), and of the step sizes."""
+        return self.inner, self.inner + 2 * self.state, self.heads
+
 
 class Mamba2(Forecaster):
     """The history and the known future as one sequence through residual blocks, each row seeing itself and those before it.
@@ -93,11 +98,10 @@ class Mamba2Block(nn.Module):
     def __init__(self, architecture: Mamba2Architecture) -> None:
         super().__init__()
         self.architecture = architecture
-        hidden, inner, state, heads = architecture.hidden, architecture.inner, architecture.state, architecture.heads
-        self.widths = inner, inner + 2 * state, heads  # of the gate, of what is convolved, of the step sizes
+        hidden, (inner, convolved, heads) = architecture.hidden, architecture.projected
         self.norm = nn.RMSNorm(hidden, eps=EPSILON)
-        self.in_projection = nn.Linear(hidden, sum(self.widths), bias=False)
-        self.convolution = CausalConvolution(inner + 2 * state, architecture.conv)
+        self.in_projection = nn.Linear(hidden, inner + convolved + heads, bias=False)
+        self.convolution = CausalConvolution(convolved, architecture.conv)
         low, high = map(math.log, STEPS)
         step = torch.empty(heads).uniform_(low, high).exp()
         self.step_bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))  # what softplus makes these steps of
@@ -112,7 +116,7 @@ class Mamba2Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Args: x [batch, time, hidden]. Returns: the same shape; a row of it depends on that row and on those before it."""
         sizes = self.architecture
-        gate, mixed, step = self.in_projection(self.norm(x)).float().split(self.widths, dim=-1)
+        gate, mixed, step = self.in_projection(self.norm(x)).float().split(sizes.projected, dim=-1)
         values, enter, leave = self.convolution(mixed).split((sizes.inner, sizes.state, sizes.state), dim=-1)
         values = values.unflatten(-1, (sizes.heads, sizes.head_dim))  # [batch, time, head, head_dim]
         step = F.softplus(step + self.step_bias)  # [batch, time, head]

@@ -30,10 +30,9 @@ def parameter_count(inputs: Inputs, architecture: Architecture | Mamba2Architect
 
 
 def _mamba2(inputs: Inputs, architecture: Mamba2Architecture) -> int:
-    hidden, inner, state, heads = architecture.hidden, architecture.inner, architecture.state, architecture.heads
+    hidden, (inner, convolved, heads) = architecture.hidden, architecture.projected
     rows = [columns for columns in (inputs.history, inputs.future, inputs.static) if columns]
     embeddings = sum(linear(sum(column.categories or 1 for column in columns), hidden) for columns in rows)
-    convolved = inner + 2 * state
     projections = hidden * (inner + convolved + heads) + inner * hidden
     block = projections + (architecture.conv + 1) * convolved + 3 * heads + hidden + inner  # decays, steps and skips of heads; norms
     return embeddings + architecture.layers * block + hidden + linear(hidden, len(architecture.quantiles))
