@@ -74,7 +74,7 @@ def test_a_file_and_the_same_bars_as_lines_are_answered_alike(tmp_path: Path, me
     assert json.loads((tmp_path / "file" / "summary.json").read_text()) == of_file
 
 
-@pytest.mark.parametrize("cut", [10, 20, 33])  # while warming up, in the first segment, in the second
+@pytest.mark.parametrize("cut", [10, 33])  # while warming up, and with a segment behind it
 def test_a_stream_that_was_restarted_gives_the_same_answers(tmp_path: Path, members: dict[str, Path], cut: int) -> None:
     lines = as_json(COLUMNS)
     _, _, unbroken = quietly(recipe_of(tmp_path / "whole", "-", members), lines=lines)
@@ -144,6 +144,7 @@ def test_a_bad_line_ends_the_run_where_it_can_go_on(tmp_path: Path, members: dic
     recipe = recipe_of(tmp_path / "out", "-", members)
     with pytest.raises(DataError, match="standard input, line 21: "):
         quietly(recipe, lines=[*lines[:20], "oops\n"])
+    assert "failed: DataError: standard input, line 21" in json.loads((tmp_path / "out" / "summary.json").read_text())["status"]
     summary, _, _ = quietly(recipe, lines=lines[20:], resume=True)
     quietly(recipe_of(tmp_path / "whole", "-", members), lines=lines)
     assert summary["bars"] == 48 and answers_of(tmp_path / "out").equals(answers_of(tmp_path / "whole"))
@@ -258,7 +259,9 @@ def test_the_newest_bars_alone_are_answered_as_in_the_whole(tmp_path: Path, memb
     assert held == BEGIN + 84 * MINUTE and last.filter(pc.is_in(last["member"], some)).equals(whole)
 
 
-def test_the_command_line(tmp_path: Path, members: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line(
+    tmp_path: Path, members: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path / "ES.parquet", take(COLUMNS, slice(0, 20)))
     text = "\n".join(["name: small", "members:", *(f"  {name}: {{path: {file.name}}}" for name, file in members.items())])
     recipe = tmp_path / "ensemble.yaml"
@@ -266,6 +269,11 @@ def test_the_command_line(tmp_path: Path, members: dict[str, Path], capsys: pyte
     assert main(["ensemble", str(recipe), f"out={tmp_path / 'out'}", "--json"]) == 0
     streams = capsys.readouterr()
     assert json.loads(streams.out) == json.loads((tmp_path / "out" / "summary.json").read_text()) and streams.err == ""
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(as_json(COLUMNS)[:20])))
+    assert main(["ensemble", str(recipe), f"out={tmp_path / 'live'}", "data.path=-"]) == 0
+    streams = capsys.readouterr()
+    assert [json.loads(line)["segment"] for line in streams.out.splitlines()] == [0] * 20 and "small into" in streams.err
+    assert answers_of(tmp_path / "live").equals(answers_of(tmp_path / "out"))
     assert main(["ensemble", str(recipe), f"out={tmp_path / 'small'}", "memory.budget_mb=3"]) == 1
     assert "error: the members together are above memory.budget_mb:\n  near" in capsys.readouterr().err
     assert main(["ensemble", str(recipe), "memory.budget=3"]) == 2

@@ -9,3 +9,24 @@ def stdout_console(*, quiet: bool = False) -> Console:
     """A console on standard output, as wide as its terminal, or wide enough for files and pipes."""
     console = Console(quiet=quiet)
     return console if console.is_terminal else Console(quiet=quiet, width=PIPED_WIDTH)
+
+
+class Teller:
+    """Tells a user sentences, and keeps them.
+
+    Args:
+        console: where to.
+
+    Attributes:
+        told: the sentences so far.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.told: list[str] = []
+
+    def __call__(self, sentence: str) -> None:
+        """Tell one; the same again is told, but kept once."""
+        if sentence not in self.told:
+            self.told.append(sentence)
+        self.console.print(f"  {sentence}", highlight=False, markup=False, soft_wrap=True)

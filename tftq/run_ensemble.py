@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from tftq.console import stdout_console
+from tftq.console import Teller, stdout_console
 from tftq.data.files import duration
 from tftq.ensemble.backtest import Backtest, backtest
 from tftq.ensemble.council import OK, Council
@@ -36,23 +36,6 @@ from tftq.report.ensemble import write_ensemble_report
 INTERRUPTED = 130  # the exit status that shells give to a program stopped by Ctrl-C
 SAVE_EVERY_OF_FILE, SAVE_EVERY_OF_STREAM = 500, 1  # bars
 SECOND = 1_000_000_000  # nanoseconds
-
-
-class Teller:
-    """Tells sentences on a console, and keeps them.
-
-    Args:
-        console: where to.
-    """
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.told: list[str] = []
-
-    def __call__(self, sentence: str) -> None:
-        """Tell one."""
-        self.told.append(sentence)
-        self.console.print(f"  {sentence}", highlight=False, markup=False, soft_wrap=True)
 
 
 @dataclass(frozen=True)
@@ -88,7 +71,7 @@ def prepare(recipe: EnsembleRecipe) -> Prepared:
         EnsembleError: one cannot serve, or they do not want the same bars.
         GateError: what one takes is not known and cannot be measured.
     """
-    shared = recipe.memory.shared_allocator
+    shared = recipe.memory.shared
     members = [open_member(name, part, threads=recipe.threads, shared=shared) for name, part in recipe.members.items()]
     steps = {member.name: member.interface.step for member in members if member.interface.step is not None}
     if recipe.data.step_s is not None:
@@ -98,9 +81,10 @@ def prepare(recipe: EnsembleRecipe) -> Prepared:
     if len(set(steps.values())) > 1:
         raise EnsembleError(f"one step between bars is wanted; found: {_listed({name: duration(step) for name, step in steps.items()})}")
     own = [member for member in members if member.interface.step is not None]
-    zones = {member.name: member.interface.time_zone or "UTC" for member in own} or {"data": recipe.data.time_zone or "UTC"}
-    if len(set(zones.values())) > 1:
-        raise EnsembleError(f"one clock for the calendar columns is wanted; members were trained with that of: {_listed(zones)}")
+    zones = {member.name: member.interface.time_zone for member in own} or {"data": recipe.data.time_zone}
+    if len({zone or "UTC" for zone in zones.values()}) > 1:
+        clocks = _listed({name: zone or "UTC" for name, zone in zones.items()})
+        raise EnsembleError(f"one clock for the calendar columns is wanted; members were trained with that of: {clocks}")
     symbol = recipe.data.symbol
     notes = [
         f"{member.name} was trained on {member.interface.symbol or 'all contracts of its file'}, these are {symbol or 'all of them'}"
@@ -169,40 +153,28 @@ def run(
     council = Council(prepared.members, weights, recipe.rule.kind, recipe.rule.minimum, residency, tell)
     market = Market(prepared.step, prepared.time_zone, prepared.lookback)
     every = recipe.save_every or (SAVE_EVERY_OF_STREAM if streamed else SAVE_EVERY_OF_FILE)
-    with closing(Session(folder.path, market, council, incoming, resume=resume, tell=tell)) as session:
-        for at_bar in session.answers(every):
-            if streamed:
-                print(json.dumps(as_document(at_bar)), file=answers or sys.stdout, flush=True)
-        resident = resident_bytes() - before
-        table = session.journal.finish()
-    for reason, count in incoming.counts.items():
-        tell(f"left out: {count} {reason}")
-    summary = {
-        "name": recipe.name,
-        "status": "ok",
-        "rule": recipe.rule.kind,
-        "bars": council.bars,
-        "states": dict(council.states[OWN]),
-        "left_out_bars": dict(incoming.counts),
-        "notes": tell.told,
-        "members": {member.name: _member(member, prepared, council, residency, weights) for member in council.members},
-        "memory": {
-            "budget_bytes": budget,
-            "planned_bytes": sum(prepared.planned.values()),
-            "resident_bytes": resident,
-            "residency": recipe.memory.residency,
-            "shared_allocator": recipe.memory.shared_allocator,
-            **residency.loads.summary(),
-        },
-        "latency_ms": council.latency[OWN].summary(),
-    }
-    found = _judged(table, recipe, prepared.trained_until, tell)
-    if found is not None:
-        summary["backtest"] = found.summary()
-    folder.write_json("summary.json", summary)
+    session = Session(folder.path, market, council, incoming, resume=resume, tell=tell)
+    try:
+        with closing(session):
+            for at_bar in session.answers(every):
+                if streamed:
+                    print(json.dumps(as_document(at_bar)), file=answers or sys.stdout, flush=True)
+            resident = resident_bytes() - before
+            table = session.journal.finish()
+        for reason, count in incoming.counts.items():
+            tell(f"left out: {count} {reason}")
+        found = _judged(table, recipe, prepared.trained_until, tell)
+        summary = _summary(recipe, prepared, council, residency, found, tell.told)
+        summary["memory"]["resident_bytes"] = resident
+        summary["left_out_bars"] = dict(incoming.counts)
+        folder.write_json("summary.json", summary)
+        report = None if found is None else write_ensemble_report(folder.path)
+    except Exception as error:
+        folder.write_json("summary.json", {"name": recipe.name, "status": f"failed: {type(error).__name__}: {error}"})
+        raise
     _tell_summary(tell.console, summary)
-    if found is not None:
-        tell.console.print(f"report: {write_ensemble_report(folder.path)}", highlight=False, soft_wrap=True)
+    if report is not None:
+        tell.console.print(f"report: {report}", highlight=False, soft_wrap=True)
     return summary
 
 
@@ -215,16 +187,39 @@ def _judged(answers: Path, recipe: EnsembleRecipe, since: int | None, tell: Tell
         return None
 
 
-def _member(member: Member, prepared: Prepared, council: Council, residency: Residency, weights: Mapping[str, float]) -> dict[str, Any]:
-    """A member's entry in summary.json."""
+def _summary(
+    recipe: EnsembleRecipe, prepared: Prepared, council: Council, residency: Residency, found: Backtest | None, notes: list[str]
+) -> dict[str, Any]:
+    """What summary.json holds, but for what only the run knows: how much the process grew, and which bars were left out."""
+    members = {
+        member.name: {
+            "kind": member.kind,
+            "path": str(member.files[0]),
+            "weight": recipe.members[member.name].weight,
+            "planned_bytes": prepared.planned[member.name],
+            "measured_bytes": residency.loads.grown.get(member.name),
+            "latency_ms": council.latency[member.name].summary(),
+            "states": dict(council.states[member.name]),
+        }
+        for member in council.members
+    }
     return {
-        "kind": member.kind,
-        "path": str(member.files[0]),
-        "weight": weights[member.name],
-        "planned_bytes": prepared.planned[member.name],
-        "measured_bytes": residency.loads.grown.get(member.name),
-        "latency_ms": council.latency[member.name].summary(),
-        "states": dict(council.states[member.name]),
+        "name": recipe.name,
+        "status": "ok",
+        "rule": recipe.rule.kind,
+        "bars": council.bars,
+        "states": dict(council.states[OWN]),
+        "notes": notes,
+        "members": members,
+        "memory": {
+            "budget_bytes": recipe.memory.budget_mb * MEGA,
+            "planned_bytes": sum(prepared.planned.values()),
+            "residency": recipe.memory.residency,
+            "shared_allocator": recipe.memory.shared,
+            **residency.loads.summary(),
+        },
+        "latency_ms": council.latency[OWN].summary(),
+        **({} if found is None else {"backtest": found.summary()}),
     }
 
 

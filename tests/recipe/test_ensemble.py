@@ -75,6 +75,7 @@ def test_what_is_wrong_is_said_where_it_stands(tmp_path: Path, override: str, sa
     [
         (["data.path=-", "data.last=3"], r"^data\.last has no effect: standard input is answered as it comes$"),
         (["data.path=-", "data.unseen=true"], r"^data\.unseen has no effect: standard input is answered as it comes$"),
+        (["memory.residency=lazy", "memory.shared_allocator=true"], r"^memory\.shared_allocator has no effect: memory\.residency is lazy"),
         (["data.bad_lines=skip"], r"^data\.bad_lines has no effect: data\.path is a file, not standard input$"),
     ],
 )

@@ -125,6 +125,7 @@ class _Lines:
     def __init__(self, recipe: BarsToAnswer, tell: Callable[[str], None], incoming: Incoming) -> None:
         self._recipe, self._tell, self._incoming = recipe, tell, incoming
         self._header: str | None = None  # of CSV; empty where lines are JSON; not known before the first
+        self._noted: set[str] = set()
         self._last: Bar | None = None  # the newest, though it may have been left out
 
     def bars(self, lines: Iterable[str]) -> Iterator[Bar]:
@@ -155,8 +156,9 @@ class _Lines:
         recipe, counts = self._recipe, self._incoming.counts
         rows = bars_of(Columns.of_table(self._table(line)), SOURCE, time_zone=recipe.time_zone, missing="drop")
         for note in rows.notes:
-            if "missing" not in note and note not in self._incoming.notes:
-                self._incoming.notes.append(note)
+            if "missing" not in note and note not in self._noted:
+                self._noted.add(note)
+                self._tell(note)
         series = rows.names[0]
         if recipe.symbol is not None and series == SOURCE:
             raise DataError(f"no column for the symbol, and data.symbol wants {recipe.symbol}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tftq.console import Teller
 from tftq.ensemble.council import BarAnswers, Council
 from tftq.ensemble.incoming import Incoming
 from tftq.ensemble.journal import Journal
@@ -24,16 +25,14 @@ class Session:
         council: the members, before the first bar.
         incoming: the bars.
         resume: go on where the folder's last state was written.
-        tell: what to do with a sentence that a user should know.
+        tell: tells the user, and keeps what was told.
 
     Raises:
         EnsembleError: a state or a journal that cannot be gone on from.
     """
 
-    def __init__(
-        self, folder: Path, market: Market, council: Council, incoming: Incoming, *, resume: bool, tell: Callable[[str], None]
-    ) -> None:
-        self._folder, self._market, self._council, self._incoming = folder, market, council, incoming
+    def __init__(self, folder: Path, market: Market, council: Council, incoming: Incoming, *, resume: bool, tell: Teller) -> None:
+        self._folder, self._market, self._council, self._incoming, self._tell = folder, market, council, incoming, tell
         self._identities: Mapping[str, str] = {member.name: member.identity() for member in council.members}
         levels = sorted({level for member in council.members for level in member.interface.levels})
         saved = read(folder) if resume else None
@@ -44,8 +43,9 @@ class Session:
             self.journal = Journal(folder, levels)
             return
         restore(saved, market, council, self._identities)
-        self._after = market.time if council.bars else None
+        self._after = market.time if market.segment >= 0 else None
         self._incoming.counts.update(saved.notes["counts"])
+        tell.told[:0] = [sentence for sentence in saved.notes["told"] if sentence not in tell.told]
         self.journal = Journal(folder, levels, saved.notes["rows"])
         tell(f"goes on after {council.bars} bars")
 
@@ -97,4 +97,5 @@ class Session:
             self._identities,
             rows=self.journal.rows,
             counts=dict(self._incoming.counts),
+            told=self._tell.told,
         )

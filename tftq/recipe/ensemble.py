@@ -89,7 +89,12 @@ class EnsembleMemoryRecipe(Section):
 
     budget_mb: Count = 932
     residency: Literal["all", "lazy"] = "all"  # lazy: loaded when asked, the least recently used unloaded to make room
-    shared_allocator: Switch = True  # all take what they compute with from one arena
+    shared_allocator: Switch = True  # all take what they compute with from one arena; lazily each has its own, which goes with it
+
+    @property
+    def shared(self) -> bool:
+        """Whether the members compute in one arena."""
+        return self.shared_allocator and self.residency == "all"
 
 
 class BarsToAnswer(Section):
@@ -156,6 +161,11 @@ ENSEMBLE = Kind(
     idle=(
         Idle(("data", "last"), lambda recipe: recipe.data.streamed, "standard input is answered as it comes"),
         Idle(("data", "unseen"), lambda recipe: recipe.data.streamed, "standard input is answered as it comes"),
+        Idle(
+            ("memory", "shared_allocator"),
+            lambda recipe: recipe.memory.residency == "lazy",
+            "memory.residency is lazy, and an arena of its own goes with each member that is unloaded",
+        ),
         Idle(("data", "bad_lines"), lambda recipe: not recipe.data.streamed, "data.path is a file, not standard input"),
     ),
 )
