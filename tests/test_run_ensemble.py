@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 
 from tests.data.helpers import BEGIN, MINUTE, bar_columns, take, write
@@ -189,7 +190,7 @@ def test_lazily_the_answers_are_the_same_and_the_loads_are_told(tmp_path: Path, 
 
 
 def test_a_member_of_another_tool(tmp_path: Path) -> None:
-    """`y = close · 0 + (open - close > 0)`, out of a window in a row, its memory measured here and now."""
+    """The sign of open - close, out of a window in a row; its memory is measured here and now."""
     constants = {"w": np.array([[0.0], [0.0], [1.0], [-1.0]], np.float32)}
     nodes = [helper.make_node("MatMul", ["x", "w"], ["fall"]), helper.make_node("Sign", ["fall"], ["y"])]
     write_model(tmp_path / "other.onnx", nodes, constants, {"x": (4,)}, {"y": (1,)}, None, None)
@@ -202,9 +203,41 @@ def test_a_member_of_another_tool(tmp_path: Path) -> None:
     assert summary["memory"]["planned_bytes"] > MEGA / 2 and table.column_names[-1] == "state" and "P50" not in table.column_names
     with pytest.raises(EnsembleError, match=r"no member says how far apart its bars are; say it with data\.step_s"):
         quietly(recipe_of(tmp_path / "x", "-", members), lines=[])
+    (tmp_path / "other.export.json").write_text('{"cost": {"rss_bytes": 1}}')
     broken = {"other": {"path": tmp_path / "other.onnx", "foreign": {**foreign, "history": {"z": ["open"]}}}}
     with pytest.raises(EnsembleError, match=r"member other: cannot be loaded: member other: .*other\.onnx takes x; given are z"):
         quietly(recipe_of(tmp_path / "y", {"path": "-", "step_s": 60.0}, broken), lines=[])
+    silent = {"other": {"path": tmp_path / "other.onnx"}}
+    with pytest.raises(EnsembleError, match=r"other\.onnx says nothing of its columns; say it in members\.other\.foreign"):
+        quietly(recipe_of(tmp_path / "z", "-", silent), lines=[])
+
+
+def test_a_foreign_forecaster_in_double_precision_whose_window_is_open(tmp_path: Path) -> None:
+    """A band around the last known hour's sine: [batch, rows, columns] of doubles, no size but the columns' told."""
+    x, clock = (helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["batch", "rows", 2]) for name in ("x", "clock"))
+    y = helper.make_tensor_value_info("y", TensorProto.DOUBLE, ["batch", "rows", 3])
+    band = helper.make_node("Constant", [], ["band"], value=numpy_helper.from_array(np.array([[0.0, 0, 0], [-1.0, 0, 1]])))
+    nodes = [band, helper.make_node("MatMul", ["clock", "band"], ["bands"]), helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0)]
+    nodes.append(helper.make_node("Add", ["bands", "most"], ["y"]))
+    model = helper.make_model(helper.make_graph(nodes, "g", [x, clock], [y]), opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, tmp_path / "other.onnx")
+    foreign = {
+        "lookback": 3,
+        "warmup": 0,
+        "horizon": 2,
+        "history": {"x": ["body", "zero_volume"]},
+        "future": {"clock": ["hour_sin_1", "day_of_month"]},
+        "output": {"kind": "quantiles", "name": "y"},
+    }
+    members = {"other": {"path": tmp_path / "other.onnx", "foreign": foreign}}
+    quietly(recipe_of(tmp_path / "out", {"path": "-", "step_s": 60.0}, members), lines=as_json(COLUMNS)[:12])
+    found = forecasts_of(answers_of(tmp_path / "out"), "other")
+    volume, begin, close = (COLUMNS[name][:12] for name in ("volume", "open", "close"))
+    most = np.maximum((volume == 0).astype(float), np.log(close / begin))
+    expected = np.array([most[i - 2 : i + 1].max() for i in range(2, 12)])
+    day = (8 - 1) / 31  # of January, plus a few minutes
+    np.testing.assert_allclose(found[:, :, 1], np.stack([expected, expected], axis=1), atol=1e-7)
+    np.testing.assert_allclose(found[:, :, 2] - found[:, :, 1], day, atol=1e-3)
 
 
 def test_members_that_want_other_bars_are_refused(tmp_path: Path) -> None:

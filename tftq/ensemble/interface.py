@@ -63,6 +63,12 @@ class Interface:
         """Bars of a segment until there is an answer."""
         return self.warmup + self.lookback
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """Of the history and future inputs, without the batch; where an input has two dimensions they lie in a row."""
+        past = {key: (self.lookback, len(columns)) for key, columns in self.history.items()}
+        return past | {key: (self.horizon, len(columns)) for key, columns in self.future.items()}
+
     def read(self, output: np.ndarray) -> Answer:
         """The answer that an output is.
 

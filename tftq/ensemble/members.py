@@ -7,7 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnxruntime
@@ -19,7 +19,7 @@ from tftq.ensemble.market import Market
 from tftq.errors import EnsembleError, MetadataError, NotFiniteError, PredictError
 from tftq.export.choose import model_file, model_folder
 from tftq.export.gate import measured
-from tftq.export.measure import open_session
+from tftq.export.measure import FLOATS, open_session
 from tftq.export.metadata import file_metadata
 from tftq.export.stream import FORECAST_FILE, STEP_FILE, Stream
 
@@ -92,7 +92,7 @@ class OnePiece(Member):
     def __init__(self, name: str, kind: str, files: tuple[Path, ...], interface: Interface, *, threads: int, shared: bool) -> None:
         super().__init__(name, kind, files, interface, threads=threads, shared=shared)
         self._session: onnxruntime.InferenceSession | None = None
-        self._flat: dict[str, bool] = {}
+        self._inputs: dict[str, tuple[bool, type[np.floating[Any]]]] = {}  # whether it lies in a row, and of which numbers
         self._history = {key: [COLUMNS.index(name) for name in columns] for key, columns in interface.history.items()}
         self._future = {key: [CLOCK_COLUMNS.index(name) for name in columns] for key, columns in interface.future.items()}
         self._position, self._segment = 0.0, -1  # what is held, and in which segment: an agent begins each without a position
@@ -116,7 +116,9 @@ class OnePiece(Member):
             raise EnsembleError(f"member {self.name}: {self.files[0]} takes {found}; given are {', '.join(sorted(wanted))}")
         if self.interface.output not in (outputs := [node.name for node in session.get_outputs()]):
             raise EnsembleError(f"member {self.name}: {self.files[0]} gives {', '.join(outputs)}; wanted is {self.interface.output}")
-        self._flat = {node.name: len(node.shape) == 2 for node in session.get_inputs()}
+        if other := [f"{node.name} {node.type}" for node in session.get_inputs() if node.type not in FLOATS]:
+            raise EnsembleError(f"member {self.name}: {self.files[0]} takes {', '.join(other)}; allowed: {', '.join(FLOATS)}")
+        self._inputs = {node.name: (len(node.shape) == 2, FLOATS[node.type]) for node in session.get_inputs()}
         self._session = session
 
     def unload(self) -> None:
@@ -134,7 +136,9 @@ class OnePiece(Member):
         fed |= {key: ahead[:, places] for key, places in self._future.items()}  # [horizon, columns]
         if interface.position is not None:
             fed[interface.position] = np.array([self._position], np.float32)
-        batch = {key: values.reshape(1, -1) if self._flat[key] else values[None] for key, values in fed.items()}
+        batch = {}
+        for key, (in_a_row, number) in self._inputs.items():
+            batch[key] = (fed[key].reshape(1, -1) if in_a_row else fed[key][None]).astype(number)
         output = np.asarray(self._session.run([interface.output], batch)[0])
         if not np.isfinite(output).all():
             raise NotFiniteError(f"{interface.output} is not finite")
@@ -259,4 +263,4 @@ def planned_bytes(member: Member) -> int:
     proof = member.files[0].with_name("stream.export.json" if len(member.files) > 1 else f"{member.files[0].stem}.export.json")
     if proof.is_file():
         return int(json.loads(proof.read_text(encoding="utf-8"))["cost"]["rss_bytes"])
-    return int(measured(*member.files, threads=1).cost["rss_bytes"])
+    return int(measured(*member.files, threads=1, shapes=member.interface.shapes).cost["rss_bytes"])

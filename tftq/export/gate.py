@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tftq.data.columns import Batch
 from tftq.errors import GateError, ProviderError
 from tftq.export.census import Census, take_census
-from tftq.export.measure import feeds, open_session
+from tftq.export.measure import Shapes, feeds, open_session
 from tftq.export.plan import WINDOWS
 from tftq.quant.dynamic_lstm import DynamicLstm
 from tftq.quant.modules import FakeQuantizedLstm
@@ -194,7 +194,7 @@ def cost(path: Path, *, threads: int, batch: int = 1) -> dict[str, float]:
     return measured(path, threads=threads, batch=batch).cost
 
 
-def measured(*paths: Path, threads: int, batch: int = 1, gpu: str | None = None) -> Measured:
+def measured(*paths: Path, threads: int, batch: int = 1, gpu: str | None = None, shapes: Shapes | None = None) -> Measured:
     """Run a model in a fresh process, or several beside each other in one.
 
     Args:
@@ -202,12 +202,14 @@ def measured(*paths: Path, threads: int, batch: int = 1, gpu: str | None = None)
         threads: threads within an operator.
         batch: windows a run.
         gpu: the UUID of the first GPU, to run it there; None for the CPU.
+        shapes: see `tftq.export.measure.measure`.
 
     Raises:
         GateError: the process failed.
         ProviderError: ONNX Runtime cannot compute on the GPU.
     """
     command = [sys.executable, "-m", "tftq.export.measure", *map(str, paths), "--threads", str(threads), "--batch", str(batch)]
+    command += [] if shapes is None else ["--shapes", json.dumps(shapes)]
     done = subprocess.run(command + ([] if gpu is None else ["--gpu", gpu]), capture_output=True, text=True, check=False)
     if done.returncode:
         names = ", ".join(path.name for path in paths)

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
@@ -30,6 +30,8 @@ CUDA_OPTIONS = {"arena_extend_strategy": "kSameAsRequested"}  # or the arena dou
 WARM_UP = 3  # runs that are not timed
 METADATA_KEY = "tftq"  # of what a file says of itself
 SEVERITY_ERROR, SEVERITY_FATAL = 3, 4
+FLOATS: dict[str, type[np.floating[Any]]] = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
+Shapes = Mapping[str, Sequence[int]]  # of inputs whose file leaves their dimensions open, by name, without the batch
 AS_REQUESTED = 1  # onnxruntime's kSameAsRequested
 
 
@@ -111,11 +113,13 @@ def may_saturate(cpu: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def feeds(session: onnxruntime.InferenceSession, inputs: Sequence[Any]) -> dict[str, np.ndarray]:
-    """The inputs by the session's own names, in its order; each anything that numpy takes as an array."""
-    return {node.name: np.asarray(array, np.float32) for node, array in zip(session.get_inputs(), inputs, strict=True)}
+    """The inputs by the session's own names and types, in its order; each anything that numpy takes as an array."""
+    return {
+        node.name: np.asarray(array, FLOATS.get(node.type, np.float32)) for node, array in zip(session.get_inputs(), inputs, strict=True)
+    }
 
 
-def measure(*paths: Path, batch: int, threads: int, repeats: int, gpu: str | None = None) -> dict[str, Any]:
+def measure(*paths: Path, batch: int, threads: int, repeats: int, gpu: str | None = None, shapes: Shapes | None = None) -> dict[str, Any]:
     """Load models, one beside the other, and run them on zeros, one after the other.
 
     Args:
@@ -124,6 +128,7 @@ def measure(*paths: Path, batch: int, threads: int, repeats: int, gpu: str | Non
         threads: threads within an operator.
         repeats: timed runs, after three that are not.
         gpu: the UUID of the first GPU, to run there; None for the CPU.
+        shapes: of inputs that the files leave open.
 
     Returns:
         load_ms, latency_ms (median of a run of all; copies from and to the host included), rss_bytes (growth of the process by the sessions
@@ -140,7 +145,7 @@ def measure(*paths: Path, batch: int, threads: int, repeats: int, gpu: str | Non
     start = time.perf_counter()
     sessions = [open_session(path, threads=threads, cuda=gpu is not None) for path in paths]
     load = time.perf_counter() - start
-    fed = [_zeros(session, batch) for session in sessions]
+    fed = [_zeros(session, batch, shapes) for session in sessions]
     seconds = []
     for _ in range(WARM_UP + repeats):
         start = time.perf_counter()
@@ -162,16 +167,16 @@ def measure(*paths: Path, batch: int, threads: int, repeats: int, gpu: str | Non
     }
 
 
-def nodes(*paths: Path, threads: int, cuda: bool = False) -> dict[str, dict[str, int]]:
+def nodes(*paths: Path, threads: int, cuda: bool = False, shapes: Shapes | None = None) -> dict[str, dict[str, int]]:
     """Which provider computes what of the optimised graphs: provider -> operator -> nodes; those of a loop's body once.
 
-    Args: as of `open_session`.
+    Args: as of `open_session` and `measure`.
     """
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for path in paths:
         with tempfile.TemporaryDirectory() as folder:
             session = open_session(path, threads=threads, cuda=cuda, profile=Path(folder) / "profile")
-            session.run(None, _zeros(session, 1))  # one window: a loop over windows runs once
+            session.run(None, _zeros(session, 1, shapes))  # one window: a loop over windows runs once
             events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
         for event in events:
             if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
@@ -197,8 +202,10 @@ def _start_cuda(path: Path, gpu: str) -> tuple[Callable[[], int | None], str]:
     return own, "of this process"
 
 
-def _zeros(session: onnxruntime.InferenceSession, batch: int) -> dict[str, np.ndarray]:
-    return feeds(session, [np.zeros([batch, *node.shape[1:]]) for node in session.get_inputs()])
+def _zeros(session: onnxruntime.InferenceSession, batch: int, shapes: Shapes | None) -> dict[str, np.ndarray]:
+    given = shapes or {}
+    zeros = ((node, np.zeros([batch, *given.get(node.name, node.shape[1:])])) for node in session.get_inputs())
+    return feeds(session, [array.reshape(batch, -1) if len(node.shape) == 2 else array for node, array in zeros])
 
 
 def main() -> None:
@@ -208,13 +215,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--shapes", type=json.loads, help="of inputs that the files leave open, as JSON: name -> sizes without the batch")
     parser.add_argument("--gpu", help="the UUID of the first GPU, to measure there")
     chosen = parser.parse_args()
     found: dict[str, Any]
     try:
         with redirect_stdout(sys.stderr):  # where a provider does not start, the runtime says so
-            cost = measure(*chosen.model, batch=chosen.batch, threads=chosen.threads, repeats=chosen.repeats, gpu=chosen.gpu)
-            found = {"cost": cost, "nodes": nodes(*chosen.model, threads=chosen.threads, cuda=chosen.gpu is not None)}
+            common = {"threads": chosen.threads, "shapes": chosen.shapes}
+            cost = measure(*chosen.model, batch=chosen.batch, repeats=chosen.repeats, gpu=chosen.gpu, **common)
+            found = {"cost": cost, "nodes": nodes(*chosen.model, cuda=chosen.gpu is not None, **common)}
     except ProviderError as error:
         found = {"skipped": str(error)}
     print(json.dumps(found))
