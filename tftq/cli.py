@@ -22,7 +22,7 @@ def run(arguments: Sequence[str]) -> int:
 def validate(arguments: Sequence[str]) -> int:
     """check a recipe (not its data) and print it with every option resolved"""
     from tftq.errors import RecipeError
-    from tftq.recipe.loading import load_recipe, recipe_hash, resolved_yaml
+    from tftq.recipe.loading import load_document, recipe_hash, resolved_yaml
     from tftq.recipe.text import parse_value
 
     parser = argparse.ArgumentParser(prog="tftq validate", description=validate.__doc__)
@@ -33,7 +33,7 @@ def validate(arguments: Sequence[str]) -> int:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            recipe = load_recipe(chosen.recipe, chosen.override)
+            recipe = load_document(chosen.recipe, chosen.override)
         except RecipeError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2

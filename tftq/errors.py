@@ -65,6 +65,10 @@ class CompareError(TftqError):
     """Something given to be compared that is neither a recipe nor the folder of a run that came to its end."""
 
 
+class AgentError(TftqError):
+    """An agent that cannot be trained with what is installed."""
+
+
 class OutOfMemoryError(TftqError):
     """Memory that does not suffice, whatever was tried."""
 

@@ -16,10 +16,11 @@ from tftq.errors import RunFolderError
 from tftq.files import written_whole
 from tftq.recipe.ensemble import EnsembleRecipe
 from tftq.recipe.loading import resolved_yaml
-from tftq.recipe.schema import Recipe
+from tftq.recipe.schema import RunRecipe
 from tftq.versions import installed
 
-PACKAGES = ("torch", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "numpy", "pyarrow", "pydantic")
+RL = ("stable-baselines3", "gymnasium")  # of the extra rl
+PACKAGES = ("torch", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "numpy", "pyarrow", "pydantic", *RL)
 
 
 class RunFolder:
@@ -33,7 +34,7 @@ class RunFolder:
         self.path = path
 
     @classmethod
-    def open(cls, recipe: Recipe | EnsembleRecipe, device: torch.device, *, resume: bool) -> "RunFolder":
+    def open(cls, recipe: RunRecipe | EnsembleRecipe, device: torch.device, *, resume: bool) -> "RunFolder":
         """Begin a run in a new or empty folder, or go on in one of the same recipe.
 
         Raises:
@@ -79,12 +80,12 @@ class RunFolder:
         return self.write(name, json.dumps(content, indent=1, allow_nan=False))
 
 
-def new_folder(recipe: Recipe | EnsembleRecipe, started: datetime) -> Path:
+def new_folder(recipe: RunRecipe | EnsembleRecipe, started: datetime) -> Path:
     """Where a run writes whose recipe does not say it."""
     return Path("runs") / recipe.name / f"{started:%Y-%m-%dT%H-%M-%SZ}"
 
 
-def identity(recipe: Recipe | EnsembleRecipe) -> str:
+def identity(recipe: RunRecipe | EnsembleRecipe) -> str:
     """The resolved recipe but for where it writes: what must be the same to resume a run, whose folder may have moved."""
     return resolved_yaml(recipe.model_copy(update={"out": None}))
 

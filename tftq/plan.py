@@ -15,15 +15,21 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from tftq.agents.plan import buffer_bytes, planned_training, trained_parameters
+from tftq.agents.plan import planned_export as planned_policy
+from tftq.agents.rewards import EVALUATED
 from tftq.console import PIPED_WIDTH, stdout_console
 from tftq.data.load import load_datasets
+from tftq.data.windows import Datasets
 from tftq.errors import PlanError, RecipeError, TftqError
 from tftq.export.plan import WINDOWS, planned_export
 from tftq.memory.components import MIB
 from tftq.memory.ledger import COMPONENTS
-from tftq.memory.plan import PlannedPeak
-from tftq.recipe.loading import load_recipe
-from tftq.recipe.schema import Recipe
+from tftq.memory.plan import CUDA_CONTEXT, PlannedPeak
+from tftq.recipe.agent import AGENT, AgentRecipe
+from tftq.recipe.forecaster import FORECASTER
+from tftq.recipe.loading import load_document, load_recipe
+from tftq.recipe.schema import MemoryRecipe, Recipe, RunRecipe
 from tftq.train.plan import Planner, StagePlan
 from tftq.train.precision import Name
 
@@ -82,8 +88,39 @@ def phases_of(recipe: Recipe, planner: Planner, plans: Mapping[str, StagePlan]) 
     return phases
 
 
-def require_fit(recipe: Recipe, planner: Planner, phases: Sequence[Phase]) -> None:
+def agent_phases(recipe: AgentRecipe, data: Datasets, device: torch.device) -> list[Phase]:
+    """As `phases_of`, of the run of an agent; on a CPU, its transitions are part of the workspace of training.
+
+    Args:
+        recipe: what is run.
+        data: that it learns from.
+        device: where; it need not be there to plan for it.
+    """
+    agent, inputs, on_cpu = recipe.agent, data.train.inputs, device.type == "cpu"
+    budget = recipe.memory.budget_mb * MIB - allowance_of(device)
+    update, validation = planned_training(agent, inputs, data.scaling.history.at(inputs.history_places), device)
+    train = update.plus("workspace", buffer_bytes(agent, inputs)) if on_cpu else update
+    phases = [
+        Phase("train", "train", agent.batch_size, train, budget),
+        Phase("validate", "validate", EVALUATED, validation, budget),
+    ]
+    for kind in recipe.quant.formats:
+        phases.append(Phase("export", f"export {kind}", WINDOWS, planned_policy(agent, inputs, kind), budget if on_cpu else None))
+    return phases
+
+
+def allowance_of(device: torch.device) -> int:
+    """What a device holds beside tensors."""
+    return CUDA_CONTEXT if device.type == "cuda" else 0
+
+
+def require_fit(memory: MemoryRecipe, phases: Sequence[Phase], allowance_bytes: int) -> None:
     """Refuse a plan over the budget, with its table, or warn of it where the recipe wants it run.
+
+    Args:
+        memory: the budget, and what to do where it does not suffice.
+        phases: of the run.
+        allowance_bytes: what the device holds beside tensors.
 
     Raises:
         PlanError: a phase does not fit and `memory.over_budget` is stop.
@@ -91,20 +128,19 @@ def require_fit(recipe: Recipe, planner: Planner, phases: Sequence[Phase]) -> No
     over = [phase.title for phase in phases if not phase.fits]
     if not over:
         return
-    problem = f"the planned peak of {', '.join(over)} is above memory.budget_mb {recipe.memory.budget_mb}"
-    if recipe.memory.over_budget == "run":
+    problem = f"the planned peak of {', '.join(over)} is above memory.budget_mb {memory.budget_mb}"
+    if memory.over_budget == "run":
         warnings.warn(f"{problem}; memory.over_budget is run, so it is tried all the same", stacklevel=3)
         return
     raise PlanError(
-        f"{problem}, with forward passes as small as they can be:\n{as_text(table_of(phases, planner))}\n"
+        f"{problem}, with forward passes as small as they can be:\n{as_text(table_of(phases, allowance_bytes))}\n"
         "see 'tftq plan RECIPE' for what would help; memory.over_budget=run tries it all the same"
     )
 
 
-def table_of(phases: Sequence[Phase], planner: Planner) -> Table:
+def table_of(phases: Sequence[Phase], allowance_bytes: int) -> Table:
     """A row a phase."""
-    allowance = planner.allowance_bytes
-    beside = f", beside {allowance / MIB:.0f} for CUDA itself (an allowance)" if allowance else ""
+    beside = f", beside {allowance_bytes / MIB:.0f} for CUDA itself (an allowance)" if allowance_bytes else ""
     table = Table(title=f"Planned memory at each phase's peak, MiB{beside}", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("phase", no_wrap=True)
     for name in ("batch", *(component.replace("_", " ") for component in COMPONENTS), "peak", "budget"):
@@ -224,21 +260,22 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tf
 
 def _plan(path: Path, overrides: Sequence[str], say: Console) -> dict[str, Any]:
     """Plan, tell of each part as soon as it is known, and return it all in plain types."""
-    recipe = load_recipe(path, overrides)
+    recipe = load_document(path, overrides, among=(FORECASTER, AGENT))
+    if isinstance(recipe, AgentRecipe):
+        return _plan_agent(recipe, say)
+    assert isinstance(recipe, Recipe)
     data = load_datasets(recipe.data)
-    device = torch.device("cuda" if recipe.device == "cuda" or (recipe.device == "auto" and torch.cuda.is_available()) else "cpu")
+    device = _device_of(recipe)
     counts = len(data.train), len(data.validation)
     planner = Planner(data.train.inputs, data.scaling, data.target_scaling, device, *counts)
     plans = planner.plan(recipe)
     phases = phases_of(recipe, planner, plans)
-    say.print(table_of(phases, planner))
+    say.print(table_of(phases, planner.allowance_bytes))
     precisions = peaks_by_precision(recipe, planner, plans["train"])
     formats = ", ".join(f"{name} {size / MIB:,.1f}" for name, size in precisions.items())
     say.print(f"peak of train by train.precision, MiB: {formats}", highlight=False)
 
-    over = [phase.title for phase in phases if not phase.fits]
-    budget = f"memory.budget_mb {recipe.memory.budget_mb} on {device.type}"
-    say.print(f"does not fit {budget}: {', '.join(over)}" if over else f"fits {budget}", highlight=False)
+    over = _tell_whether_it_fits(phases, recipe.memory, device, say)
     largest = planner.largest_batches(recipe, plans)
     tips: list[Advice] = []
     if over:
@@ -260,6 +297,38 @@ def _plan(path: Path, overrides: Sequence[str], say: Console) -> dict[str, Any]:
         "largest_batch_size": largest,
         "advice": [asdict(tip) for tip in tips],
     }
+
+
+def _plan_agent(recipe: AgentRecipe, say: Console) -> dict[str, Any]:
+    """As `_plan`, of an agent."""
+    data, device = load_datasets(recipe.data), _device_of(recipe)
+    phases = agent_phases(recipe, data, device)
+    say.print(table_of(phases, allowance_of(device)))
+    parameters, transitions = trained_parameters(recipe.agent, data.train.inputs), buffer_bytes(recipe.agent, data.train.inputs)
+    say.print(f"{parameters:,} trained parameters; transitions to learn from: {transitions / MIB:,.1f} MiB of host memory", highlight=False)
+    over = _tell_whether_it_fits(phases, recipe.memory, device, say)
+    return {
+        "fits": not over,
+        "budget_bytes": recipe.memory.budget_mb * MIB,
+        "device": device.type,
+        "device_allowance_bytes": allowance_of(device),
+        "phases": [phase.as_dict() for phase in phases],
+        "trained_parameters": parameters,
+        "transitions_bytes": transitions,
+    }
+
+
+def _device_of(recipe: RunRecipe) -> torch.device:
+    """Where a recipe asks to be run, whether it is there or not."""
+    return torch.device("cuda" if recipe.device == "cuda" or (recipe.device == "auto" and torch.cuda.is_available()) else "cpu")
+
+
+def _tell_whether_it_fits(phases: Sequence[Phase], memory: MemoryRecipe, device: torch.device, say: Console) -> list[str]:
+    """The titles of the phases that do not fit."""
+    over = [phase.title for phase in phases if not phase.fits]
+    budget = f"memory.budget_mb {memory.budget_mb} on {device.type}"
+    say.print(f"does not fit {budget}: {', '.join(over)}" if over else f"fits {budget}", highlight=False)
+    return over
 
 
 if __name__ == "__main__":

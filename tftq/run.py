@@ -21,7 +21,7 @@ from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets, Windows
 from tftq.errors import RecipeError, TftqError
 from tftq.export.plan import WINDOWS
-from tftq.export.publish import Exported, export_model, publish
+from tftq.export.publish import PUBLISHED, Exported, export_model, origin, publish
 from tftq.export.stream_export import ExportedPair, export_pair
 from tftq.folder import RunFolder, identity
 from tftq.memory.ledger import ledgers, read_records, stack_at_peak
@@ -35,7 +35,9 @@ from tftq.plan import phases_of, require_fit
 from tftq.quant.fake_quantize import learn_ranges
 from tftq.quant.schedule import QatSchedule
 from tftq.quantize import Quantizing
-from tftq.recipe.loading import load_recipe, recipe_hash
+from tftq.recipe.agent import AGENT, AgentRecipe
+from tftq.recipe.forecaster import FORECASTER
+from tftq.recipe.loading import load_document
 from tftq.recipe.schema import INTEGER_FORMATS, Format, Recipe
 from tftq.report.page import write_report
 from tftq.report.text import (
@@ -49,6 +51,7 @@ from tftq.report.text import (
     tables_summary,
     validation_line,
 )
+from tftq.run_agent import run_agent
 from tftq.train.build import architecture_of, build_model
 from tftq.train.device import choose_device, gpu_uuid, seed_everything
 from tftq.train.loop import Trainer
@@ -59,8 +62,6 @@ from tftq.train.qat import qat_schedule
 from tftq.train.stages import SETTINGS
 from tftq.train.validation import naive_q_risk
 
-PUBLISHED = Path("exports")
-_OF_TRAINING = {"path", "cache", "validation", "test"}  # options of `data` that forecasting has no use for
 INTERRUPTED = 130  # the exit status that shells give to a program stopped by Ctrl-C
 
 
@@ -104,7 +105,7 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
     counts = len(data.train), len(data.validation)
     planner = Planner(data.train.inputs, data.scaling, data.target_scaling, device, *counts)
     plans = planner.within_budget(recipe)
-    require_fit(recipe, planner, phases_of(recipe, planner, plans))
+    require_fit(recipe.memory, phases_of(recipe, planner, plans), planner.allowance_bytes)
     folder = RunFolder.open(recipe, device, resume=resume)
     watch = MemoryWatch(folder.path / "memory.jsonl", device)
     if watch.probe.note is not None:
@@ -305,17 +306,9 @@ def _export_stream(job: Job, model: TemporalFusionTransformer, one_piece: Export
 
 
 def _metadata(recipe: Recipe, windows: Windows) -> dict[str, object]:
-    """What a file says of where it comes from and how its columns are made of a file of data, beside its inputs; windows: of training."""
-    first = int(windows.starts[0])
-    last = windows.starts + windows.inputs.lookback + windows.inputs.horizon - 1  # the last target of each window
-    metadata: dict[str, object] = {
-        "recipe": recipe.name,
-        "recipe_hash": recipe_hash(recipe),
-        "data": recipe.data.model_dump(mode="json", exclude=_OF_TRAINING),
-        "step_ns": int(windows.times[first + 1] - windows.times[first]),
-        "trained_until_ns": int(windows.times[last].max()),
-    }
-    return {**metadata, "price": "last close * exp(forecast)"} if recipe.data.kind == "bars" else metadata
+    """What a file says of itself beside its inputs."""
+    found = origin(recipe, windows)
+    return {**found, "price": "last close * exp(forecast)"} if recipe.data.kind == "bars" else found
 
 
 def _notes(recipe: Recipe, windows: int) -> list[str]:
@@ -360,7 +353,12 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tf
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
         try:
-            run(load_recipe(chosen.recipe, chosen.override), resume=chosen.resume)
+            recipe = load_document(chosen.recipe, chosen.override, among=(FORECASTER, AGENT))
+            if isinstance(recipe, AgentRecipe):
+                run_agent(recipe, resume=chosen.resume)
+            else:
+                assert isinstance(recipe, Recipe)
+                run(recipe, resume=chosen.resume)
         except RecipeError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2

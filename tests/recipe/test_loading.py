@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tftq.errors import RecipeError
-from tftq.recipe.loading import RecipeWarning, load_recipe, recipe_hash, resolved_yaml
+from tftq.recipe.agent import AgentRecipe
+from tftq.recipe.loading import RecipeWarning, load_document, load_recipe, recipe_hash, resolved_yaml
 from tftq.recipe.model import Mamba2Recipe, TftRecipe
 from tftq.recipe.schema import BarsRecipe, PruneRecipe, Recipe, TableRecipe
 
@@ -210,21 +211,24 @@ RECIPES = sorted(path for path in (Path(__file__).parents[2] / "recipes").glob("
 def test_shipped_recipes(path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        recipe = load_recipe(path)
+        recipe = load_document(path)
+    assert isinstance(recipe, Recipe | AgentRecipe)
     assert recipe.name == path.stem
     assert recipe.data.path.exists()
     commands = [line.split() for line in path.read_text().splitlines() if line.startswith("#   python -m tftq.run ")]
     assert [command[:5] for command in commands] == [["#", "python", "-m", "tftq.run", f"recipes/{path.name}"]] * 2
     assert len(commands[0]) == 5
-    load_recipe(path, commands[1][5:])
+    load_document(path, commands[1][5:])
     if path.stem.startswith("es225"):
+        assert isinstance(recipe, Recipe)
         assert (recipe.model.hidden, recipe.model.heads, recipe.model.lstm_layers, recipe.model.knots) == (256, 8, 2, 64)
         assert (recipe.data.lookback, recipe.data.horizon, recipe.train.batch_size, recipe.train.epochs) == (60, 10, 32, 5)
 
 
 def test_all_the_recipes_are_there() -> None:
     small = {"fp32", "fp16", "ptq_int8", "qat_int8", "structured_int4", "structured_qat"}
-    assert {path.stem for path in RECIPES} == small | {"mamba2", "mamba2_ref"} | {
+    agents = {"dqn", "dqn_ref", "ppo", "ppo_ref"}
+    assert {path.stem for path in RECIPES} == small | agents | {"mamba2", "mamba2_ref"} | {
         "es225_fp32",
         "es225_fp16",
         "es225_lean",

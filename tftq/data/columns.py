@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -97,6 +97,14 @@ def real_first(columns: tuple[Column, ...]) -> list[int]:
     return sorted(range(len(columns)), key=lambda position: columns[position].categories > 0)
 
 
+class Fed(Protocol):
+    """What a network is fed with."""
+
+    @property
+    def named(self) -> dict[str, Tensor]:
+        """The tensors the network takes by name, in its order."""
+
+
 class Batch(NamedTuple):
     """A batch of windows in raw units, float32; categories are codes stored as floats.
 
@@ -113,6 +121,11 @@ class Batch(NamedTuple):
     def inputs(self) -> tuple[Tensor, ...]:
         """The tensors the model takes, in the order of `Inputs.shapes`."""
         return (self.history, self.future) if self.static is None else (self.history, self.future, self.static)
+
+    @property
+    def named(self) -> dict[str, Tensor]:
+        """The same by name."""
+        return dict(zip(("history", "future", "static"), self.inputs, strict=False))
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on `device`."""

@@ -155,13 +155,23 @@ class Windows:
             The batch in raw units.
         """
         last = self.last_rows(indices)
-        lookback, horizon = self.inputs.lookback, self.inputs.horizon
-        past = last[:, None] + torch.arange(1 - lookback, 1)  # [batch, lookback]
-        history = history_rows(self.rows, past, self.inputs)
+        horizon = self.inputs.horizon
+        history = self.history(last)
         future = self.rows[:, self.inputs.first_known :][_ahead(last, horizon)]  # [batch, horizon, known columns]
         target = self.target.values(last, horizon)
         self._release()
         return Batch(history, future, None, target)
+
+    def history(self, last: Tensor) -> Tensor:
+        """The raw history up to some rows, float32 [batch, lookback, history columns].
+
+        Args:
+            last: the row of each history's last bar, int64 [batch].
+        """
+        past = last[:, None] + torch.arange(1 - self.inputs.lookback, 1)  # [batch, lookback]
+        history = history_rows(self.rows, past, self.inputs)
+        self._release()
+        return history
 
     def some(self, indices: Tensor) -> "Windows":
         """A part of the windows, as windows of their own: those at `indices`, in that order."""

@@ -17,7 +17,7 @@ from tftq.quant.dynamic_lstm import DynamicLstm
 from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable, check_ranges
 from tftq.quant.prepare import swap_modules
 
-Model = TypeVar("Model", bound=Forecaster)
+Model = TypeVar("Model", bound=nn.Module)  # with `kept_float`, as `Forecaster` has it
 
 
 def deploy(model: Model) -> Model:

@@ -137,33 +137,33 @@ def prove(
 def soundness(forecasts: np.ndarray) -> list[Check]:
     """Forecasts [batch, horizon, quantiles] are finite, and their quantiles in order."""
     return [
-        _equals("values that are not finite", float((~np.isfinite(forecasts)).sum()), 0),
-        _equals("quantiles out of order", float((forecasts[..., 1:] < forecasts[..., :-1]).sum()), 0),
+        equals("values that are not finite", float((~np.isfinite(forecasts)).sum()), 0),
+        equals("quantiles out of order", float((forecasts[..., 1:] < forecasts[..., :-1]).sum()), 0),
     ]
 
 
 def integrity(census: Census, model: nn.Module, kept: Collection[str] = ()) -> list[Check]:
     """The products are of integers, and so are the weights, but for those of the layers that were to stay in floating point, which do."""
-    left = _equals(f"products of float weights left{_beside(kept)}", census.float_weight_products, 0)
+    left = equals(f"products of float weights left{_beside(kept)}", census.float_weight_products, 0)
     return [left, *stored_as_integers(census, kept), *_lstm_integrity(census, model, kept)]
 
 
 def _lstm_integrity(census: Census, model: nn.Module, kept: Collection[str]) -> list[Check]:
     """The LSTM is what the model's is: its weights stored as integers, and multiplied as such where it computes so."""
     lstms = [module for module in model.modules() if isinstance(module, FakeQuantizedLstm)]
-    checks = [_equals("LSTM weights stored in floating point", census.float_lstm_weights, 0)] if lstms else []
+    checks = [equals("LSTM weights stored in floating point", census.float_lstm_weights, 0)] if lstms else []
     if any(isinstance(module, DynamicLstm) for module in lstms):
         modules = [model.get_submodule(name) for name in kept]
         stay = sum(module.num_layers for module in modules if isinstance(module, nn.LSTM))
-        checks.append(_equals("LSTM layers that multiply floats", census.operators.get("LSTM", 0), stay))
+        checks.append(equals("LSTM layers that multiply floats", census.operators.get("LSTM", 0), stay))
     return checks
 
 
 def stored_as_integers(census: Census, kept: Collection[str] = ()) -> list[Check]:
     """The same of the weights alone, whatever the products make of them."""
     name = f"INT8 and INT4 share of the weights outside the LSTM{_beside(kept)}"
-    share = _at_least(name, census.integer_share_outside_lstm, INTEGER_SHARE)
-    return [share, _equals("layers kept in floating point", len(census.kept_float), len(kept))] if kept else [share]
+    share = at_least(name, census.integer_share_outside_lstm, INTEGER_SHARE)
+    return [share, equals("layers kept in floating point", len(census.kept_float), len(kept))] if kept else [share]
 
 
 def require(what: str, checks: list[Check]) -> None:
@@ -276,7 +276,7 @@ def distances(name: str, ours: np.ndarray, reference: np.ndarray, spread: float,
     of the data it can be few. But what computes something else agrees in none.
     """
     with np.errstate(invalid="ignore"):  # Inf - Inf is NaN, which is within no tolerance
-        windows = np.abs(ours - reference).max(axis=(1, 2)) / spread  # [batch]
+        windows = np.abs(ours - reference).reshape(len(ours), -1).max(axis=1) / spread  # [batch]
     largest = f"distance {name}"
     if ties is None:
         return [_at_most(largest, float(windows.max()), tolerance)]
@@ -294,9 +294,11 @@ def _at_most(name: str, measured: float, allowed: float) -> Check:
     return Check(name, measured, f"<= {allowed:.3g}", measured <= allowed)
 
 
-def _at_least(name: str, measured: float, allowed: float) -> Check:
+def at_least(name: str, measured: float, allowed: float) -> Check:
+    """A property that must not be below what is allowed."""
     return Check(name, measured, f">= {allowed:.3g}", measured >= allowed)
 
 
-def _equals(name: str, measured: float, allowed: float) -> Check:
+def equals(name: str, measured: float, allowed: float) -> Check:
+    """A property that must be exactly what is allowed."""
     return Check(name, measured, f"== {allowed:g}", measured == allowed)

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,28 +18,28 @@ from tftq.export.plan import WINDOWS
 from tftq.files import written_whole
 from tftq.model.forecaster import Forecaster
 from tftq.quant.weights import with_rounded_weights
-from tftq.recipe.schema import Format, is_half
+from tftq.recipe.agent import AgentRecipe
+from tftq.recipe.loading import recipe_hash
+from tftq.recipe.schema import Format, Recipe, is_half
 from tftq.train.metrics import Validation, validation_summary
 from tftq.train.validation import metrics_for
 
 MEASURED_THREADS = 2
+PUBLISHED = Path("exports")  # under the working directory, a folder for each recipe
+_OF_TRAINING = {"path", "cache", "validation", "test"}  # options of `data` that a file in use has no use for
 
 
 @dataclass(frozen=True)
-class Exported:
+class Proven:
     """An ONNX model that passed the gate.
 
     Attributes:
         path: the file.
         proof: what the gate found.
-        quality: of its forecasts of the validation windows.
-        test: of its forecasts of the test windows, where the recipe keeps some.
     """
 
     path: Path
     proof: Proof
-    quality: Validation
-    test: Validation | None
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -50,14 +51,18 @@ class Exported:
         """The size of its models."""
         return sum(path.stat().st_size for path in self.files if path.suffix == ".onnx")
 
+    @property
+    def found(self) -> dict[str, object]:
+        """What is known of it beside its proof and its cost, as plain types."""
+        return {}
+
     def summary(self) -> dict[str, object]:
         """The model's entry in summary.json."""
         cost = self.proof.cost
         return {
             "path": str(self.path),
             "file_bytes": self.file_bytes,
-            **validation_summary(self.quality),
-            **({} if self.test is None else {"test": validation_summary(self.test)}),
+            **self.found,
             "max_abs_diff": self.proof.max_abs_diff,
             "rss_bytes": int(cost["rss_bytes"]),
             "latency_ms": cost["latency_ms"],
@@ -68,6 +73,25 @@ class Exported:
             "nodes": self.proof.nodes,
             **({} if self.proof.gpu is None else {"gpu": self.proof.gpu}),
         }
+
+
+@dataclass(frozen=True)
+class Exported(Proven):
+    """A forecaster that passed the gate.
+
+    Attributes:
+        path, proof: see `Proven`.
+        quality: of its forecasts of the validation windows.
+        test: of its forecasts of the test windows, where the recipe keeps some.
+    """
+
+    quality: Validation
+    test: Validation | None
+
+    @property
+    def found(self) -> dict[str, object]:
+        """How good its forecasts are."""
+        return {**validation_summary(self.quality), **({} if self.test is None else {"test": validation_summary(self.test)})}
 
 
 def export_model(
@@ -111,7 +135,25 @@ def export_model(
     return Exported(path, proof, quality, tested)
 
 
-def publish(exported: Mapping[Format, Exported], folder: Path) -> None:
+def origin(recipe: Recipe | AgentRecipe, windows: Windows) -> dict[str, object]:
+    """What a file says of where it comes from and how its columns are made of a file of data, beside its inputs.
+
+    Args:
+        recipe: of the run that made it.
+        windows: that it was trained on.
+    """
+    first = int(windows.starts[0])
+    last = windows.starts + windows.inputs.lookback + windows.inputs.horizon - 1  # the last target of each window
+    return {
+        "recipe": recipe.name,
+        "recipe_hash": recipe_hash(recipe),
+        "data": recipe.data.model_dump(mode="json", exclude=_OF_TRAINING),
+        "step_ns": int(windows.times[first + 1] - windows.times[first]),
+        "trained_until_ns": int(windows.times[last].max()),
+    }
+
+
+def publish(exported: Mapping[Any, Proven], folder: Path) -> None:
     """Copy models and their proofs to the folder that ensembles load from, each whole, in place of those of the run before."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [path for model in exported.values() for path in model.files]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tftq.data.columns import Batch
+from tftq.data.columns import Fed
 from tftq.errors import QuantizationError
 from tftq.quant.fake_quantize import ActivationQuantizer, WeightQuantizer, quantizers, unrounded
 from tftq.quant.modules import check_ranges
@@ -16,7 +16,7 @@ from tftq.quant.observers import Method, Observer, observer_of
 PERCENTILE = 99.99
 
 
-def calibrate(model: nn.Module, batches: Iterable[Batch], method: Method = "minmax", *, percentile: float = PERCENTILE) -> None:
+def calibrate(model: nn.Module, batches: Iterable[Fed], method: Method = "minmax", *, percentile: float = PERCENTILE) -> None:
     """Give every quantizer the range of what passes through it in the float model, independent of how it is batched.
 
     Args:
@@ -37,7 +37,7 @@ def calibrate(model: nn.Module, batches: Iterable[Batch], method: Method = "minm
             count = 0
             for batch in batches:
                 _refuse_not_finite(batch, count)
-                model(*batch.inputs)
+                model(*batch.named.values())
                 count += 1
             if count == 0:
                 raise QuantizationError("calibration got no batch: give at least one training window (quant.calibration_windows)")
@@ -112,11 +112,10 @@ def _refuse_what_passed(seen: dict[str, _Seen]) -> None:
         )
 
 
-def _refuse_not_finite(batch: Batch, number: int) -> None:
+def _refuse_not_finite(batch: Fed, number: int) -> None:
     """Before the model sees it: a knot's index made of NaN would end in an error that says nothing of the input."""
-    for name in ("history", "future", "static"):
-        tensor = getattr(batch, name)
-        if tensor is not None and not bool(tensor.isfinite().all()):
+    for name, tensor in batch.named.items():
+        if not bool(tensor.isfinite().all()):
             nans, infinities = int(tensor.isnan().sum()), int(tensor.isinf().sum())
             raise QuantizationError(
                 f"calibration: {name} of batch {number} is not finite: {nans} NaN and {infinities} Inf; only windows without them can be "

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from tftq.errors import RecipeError
+from tftq.recipe.agent import AGENT
 from tftq.recipe.ensemble import ENSEMBLE
 from tftq.recipe.fields import Section
 from tftq.recipe.forecaster import FORECASTER
@@ -28,39 +29,39 @@ class RecipeWarning(UserWarning):
     """An option that has no effect in the recipe it stands in."""
 
 
-KINDS: tuple[Kind[Any], ...] = (FORECASTER, ENSEMBLE)
+KINDS: tuple[Kind[Any], ...] = (FORECASTER, AGENT, ENSEMBLE)
 
 
-def load_document(path: Path, overrides: Sequence[str] = ()) -> Section:
+def load_document(path: Path, overrides: Sequence[str] = (), *, among: Sequence[Kind[Any]] | None = None) -> Section:
     """Read a recipe of any kind, with the command line's word last.
 
     Args:
         path: a YAML file, whose top-level keys tell its kind; relative paths in it are relative to its folder.
         overrides: `key=value` each, as `train.optimizer.lr=1e-3`; relative paths are relative to the working directory. `null` where
             null is no value of the key, and for a whole section, takes the key out, so that its default holds.
+        among: the kinds that are allowed; None allows all of them.
 
     Returns:
         the recipe, of the schema of its kind, its paths absolute. An option without effect is warned of (`RecipeWarning`) and holds its
         default.
 
     Raises:
-        RecipeError: the file cannot be read, or lists every error with its path, what was found and what is allowed.
+        RecipeError: the file cannot be read, is of a kind that is not allowed, or lists every error with its path, what was found and
+            what is allowed.
     """
     document = read_document(path)
-    return _load(_told_by(document.values), path, document, overrides)
+    kind = _told_by(document.values)
+    if among is not None and kind not in among:
+        wanted = " or ".join(kind.of for kind in among)
+        raise RecipeError(f"{path}: is the recipe of {kind.of}; allowed here: that of {wanted}; {kind.command} takes it")
+    return _load(kind, path, document, overrides)
 
 
 def load(kind: Kind[R], path: Path, overrides: Sequence[str] = ()) -> R:
-    """As `load_document`, of one kind alone.
-
-    Raises:
-        RecipeError: also where it is a recipe of another kind; says what takes it.
-    """
-    document = read_document(path)
-    found = _told_by(document.values)
-    if found is not kind:
-        raise RecipeError(f"{path}: is the recipe of {found.of}; allowed here: that of {kind.of}; {found.command} takes it")
-    return _load(kind, path, document, overrides)
+    """As `load_document`, of one kind alone."""
+    recipe = load_document(path, overrides, among=(kind,))
+    assert isinstance(recipe, kind.schema)
+    return recipe
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -127,7 +128,7 @@ def _load(kind: Kind[R], path: Path, document: Document, overrides: Sequence[str
         raise RecipeError(_report(path, problems, document.lines, given))
     for option in kind.idle:
         if holds(values, option.key) and option.when(recipe):
-            warnings.warn(f"{'.'.join(option.key)} has no effect: {option.reason}", RecipeWarning, stacklevel=3)
+            warnings.warn(f"{'.'.join(option.key)} has no effect: {option.reason}", RecipeWarning, stacklevel=4)
             take_out(values, option.key)
     return kind.schema.model_validate(values)
 

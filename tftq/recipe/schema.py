@@ -27,6 +27,8 @@ from tftq.recipe.model import Mamba2Recipe, ModelRecipe, TftRecipe
 Format = Literal["fp32", "fp16", "fp16_int8", "int8_ptq", "int8_qat", "int4_ptq", "int4_qat", "stream"]
 Calendar = Literal["minute", "hour", "weekday", "week", "day_of_month", "day_of_year", "month"]
 
+Calibration = Literal["minmax", "moving_average", "percentile", "mse"]  # how a range comes from what was seen
+
 INTEGER_FORMATS: dict[str, tuple[Format, Format]] = {  # of quant.weights: after calibration alone, and after QAT
     "int8": ("int8_ptq", "int8_qat"),
     "int4": ("int4_ptq", "int4_qat"),
@@ -215,7 +217,7 @@ class QuantRecipe(Section):
 
     method: Literal["none", "ptq", "qat"] = "none"
     calibration_windows: Count = 256
-    calibration: Literal["minmax", "moving_average", "percentile", "mse"] = "minmax"  # how a range comes from what was seen
+    calibration: Calibration = "minmax"
     percentile: Annotated[float, Gt(50), Le(100)] = 99.99  # of calibration percentile: what lies beyond, at each end, is left out
     weights: Literal["int8", "int4"] = "int8"  # how the tables and the linear layers' weights are stored; they are multiplied as INT8
     lstm: Literal["fp32", "int8", "dynamic"] = "fp32"  # how the LSTM's weights are stored; dynamic: its products are of integers too

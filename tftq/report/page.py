@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tftq.folder import RunFolder
+from tftq.report.agent import agent_parts
 from tftq.report.document import document
 from tftq.report.facts import Facts
 from tftq.report.html import tag
@@ -27,6 +28,8 @@ def write_report(folder: Path) -> Path:
 def page(facts: Facts) -> str:
     """The whole document, which is well-formed XML too."""
     name = facts.summary["name"]
+    if "agent" in facts.recipe:
+        return document(name, agent_parts(facts))
     parts = [
         tag("header", tag("h1", name), tag("p", _what(facts), class_="soft")),
         verdict(facts),

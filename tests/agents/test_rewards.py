@@ -1,0 +1,65 @@
+"""What positions earn, against a ledger worked out by hand."""
+
+from math import log
+
+import pytest
+import torch
+
+from tests.agents.small import two_runs, waves
+from tftq.agents.rewards import POSITIONS, Outcome, Rewards, choices, earned, followed
+
+# Windows of the first run end at the closes 100, 102, 101, 103; of the second at 102, 100, 99, 101.
+NEXT = (102 / 100, 101 / 102, 103 / 101, 104 / 103, 100 / 102, 99 / 100, 101 / 99, 100 / 101)
+CLOSE = (100, 102, 101, 103, 102, 100, 99, 101)
+
+
+def test_returns_costs_and_runs_of_windows() -> None:
+    rewards = Rewards(two_runs(), cost_ticks=2, tick=0.25)
+    assert rewards.runs == [(0, 4), (4, 8)]
+    assert rewards.log_returns.tolist() == pytest.approx([log(ratio) for ratio in NEXT])
+    assert rewards.costs.tolist() == pytest.approx([0.5 / close for close in CLOSE])
+
+
+def test_a_course_of_positions_is_worth_what_the_ledger_says() -> None:
+    rewards = Rewards(two_runs(), cost_ticks=2, tick=0.25)
+    positions = torch.tensor([1, -1, 0, 1, 1, -1, -1, 0])
+    changed = [1, 2, 1, 1, 1, 2, 0, 1]  # a flip costs two, and each run begins flat: what was held before it costs nothing to leave
+    gross = log(NEXT[0]) - log(NEXT[1]) + log(NEXT[3]) + log(NEXT[4]) - log(NEXT[5]) - log(NEXT[6])
+    cost = sum(units * 0.5 / close for units, close in zip(changed, CLOSE, strict=True))
+    found = rewards.outcome(positions)
+    assert (found.bars, found.turnover, found.short, found.flat, found.long) == (8, 9, 3 / 8, 2 / 8, 3 / 8)
+    assert found.cost == pytest.approx(cost)
+    assert found.net_return == pytest.approx(gross - cost)
+    held = [0, *positions.tolist()[:3], 0, *positions.tolist()[4:7]]
+    single = [rewards.of(window, int(position), before) for window, (position, before) in enumerate(zip(positions, held, strict=True))]
+    assert sum(single) == pytest.approx(found.net_return)
+
+
+def test_buying_and_holding_pays_once_a_run_and_doing_nothing_never() -> None:
+    rewards = Rewards(two_runs(), cost_ticks=2, tick=0.25)
+    long, flat = rewards.held_throughout(1), rewards.held_throughout(0)
+    assert long.net_return == pytest.approx(log(104 / 100) + log(100 / 102) - 0.5 / 100 - 0.5 / 102)
+    assert (long.turnover, long.long) == (2, 1.0)
+    assert flat == Outcome(8, 0.0, 0.0, 0, 0.0, 1.0, 0.0)
+
+
+def test_a_policy_holds_what_it_chose_and_begins_each_run_flat() -> None:
+    def stubborn(history: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        """Keeps what it holds; flat, it goes short; the first of those that tie."""
+        scores = (torch.tensor(POSITIONS) == position).float()
+        return torch.where(position == 0, torch.zeros(3), scores)
+
+    windows = two_runs()
+    chosen = choices(stubborn, windows)
+    assert chosen.tolist() == [[0, 0, 2]] * 8  # held short, flat, long
+    rewards = Rewards(windows, cost_ticks=0, tick=0.25)
+    assert followed(chosen, rewards).tolist() == [-1] * 8
+    assert earned(stubborn, windows, rewards) == rewards.held_throughout(-1)
+
+
+def test_choices_do_not_depend_on_how_windows_are_batched(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = waves().train
+    scores = lambda history, position: torch.cat([history[:, -1, :2], position], dim=1)  # noqa: E731
+    whole = choices(scores, windows)
+    monkeypatch.setattr("tftq.agents.rewards.CHUNK", 7)
+    assert torch.equal(choices(scores, windows), whole)

@@ -1,0 +1,1 @@
+"""Agents: policies that hold a position from bar to bar, trained by reinforcement learning."""

@@ -1,0 +1,109 @@
+"""What training an agent will need, from its settings alone: an update on fake tensors, and the transitions that it is made of."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tftq.agents.policy import Policy, layer_sizes, observed
+from tftq.agents.rewards import EVALUATED, POSITIONS
+from tftq.data.columns import Inputs
+from tftq.data.scaling import ColumnScaling
+from tftq.memory.plan import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, PlannedPeak, planned_peaks
+from tftq.recipe.agent import AgentFormat, DqnRecipe, PpoRecipe
+
+FLOAT = 4  # bytes
+TRANSITION = 14  # bytes in the replay buffer, see `tftq.agents.replay`
+COPIES = 2  # of a rollout: as it was collected, and in the order that updates read it
+CRITIC = 1  # outputs of PPO's second network
+
+
+def trained_parameters(agent: DqnRecipe | PpoRecipe, inputs: Inputs) -> int:
+    """How many numbers are trained: those of the network that decides, and with PPO those of the critic.
+
+    In FP32, with their gradients and Adam's two moments, sixteen bytes each.
+
+    Args:
+        agent: its settings.
+        inputs: the columns and the lookback.
+    """
+    outputs = [len(POSITIONS)] if agent.kind == "dqn" else [len(POSITIONS), CRITIC]
+    return sum(_parameters(agent, inputs, count) for count in outputs)
+
+
+def buffer_bytes(agent: DqnRecipe | PpoRecipe, inputs: Inputs) -> int:
+    """What the transitions take in host memory that an agent learns from."""
+    if agent.kind == "dqn":
+        return TRANSITION * agent.buffer_size
+    return COPIES * FLOAT * observed(inputs) * agent.n_steps
+
+
+def planned_training(
+    agent: DqnRecipe | PpoRecipe, inputs: Inputs, scaling: ColumnScaling, device: torch.device
+) -> tuple[PlannedPeak, PlannedPeak]:
+    """The most bytes of tensors at once during an update and during an evaluation.
+
+    Args:
+        agent: its settings.
+        inputs: the columns and the lookback.
+        scaling: of the history's columns.
+        device: where it will be trained; it need not be there to plan for it.
+    """
+    cuda = device.type == "cuda"
+
+    def make_steps() -> Sequence[Callable[[], object]]:
+        return _steps(agent, inputs, scaling)
+
+    _, update, validation = planned_peaks(make_steps, rounding=ALLOCATOR_BLOCK if cuda else 1)
+    if cuda:
+        update, validation = (peak.plus("workspace", CUBLAS_WORKSPACE) for peak in (update, validation))
+    return update, validation
+
+
+def planned_export(agent: DqnRecipe | PpoRecipe, inputs: Inputs, kind: AgentFormat) -> PlannedPeak:
+    """What building a file takes in host memory: the policy, the copy that is written, the graph and its bytes."""
+    weights = _parameters(agent, inputs, len(POSITIONS))
+    size = 1 if kind == "int8_ptq" else FLOAT
+    components = {"parameters": 2 * FLOAT * weights, "workspace": 2 * size * weights}
+    return PlannedPeak(sum(components.values()), {**dict.fromkeys(("gradients", "optimizer", "activations", "left_over"), 0), **components})
+
+
+def _parameters(agent: DqnRecipe | PpoRecipe, inputs: Inputs, outputs: int) -> int:
+    return sum((before + 1) * after for before, after in layer_sizes(inputs, agent.layers, outputs))
+
+
+def _steps(agent: DqnRecipe | PpoRecipe, inputs: Inputs, scaling: ColumnScaling) -> Sequence[Callable[[], object]]:
+    """Two updates, the first of which makes the optimizer's state, and an evaluation; as Stable-Baselines3 does them."""
+
+    def network(outputs: int) -> Policy:
+        layers = [module for sizes in layer_sizes(inputs, agent.layers, outputs) for module in (nn.Linear(*sizes), nn.ReLU())]
+        return Policy(inputs, scaling, nn.Sequential(*layers[:-1]))
+
+    decides, other = network(len(POSITIONS)), network(len(POSITIONS) if agent.kind == "dqn" else CRITIC)
+    trained = [*decides.parameters()] if agent.kind == "dqn" else [*decides.parameters(), *other.parameters()]
+    optimizer = torch.optim.Adam(trained)
+
+    def seen(count: int) -> tuple[Tensor, Tensor]:
+        return torch.zeros(count, inputs.lookback, len(inputs.history)), torch.zeros(count, 1)
+
+    def update() -> None:
+        now = seen(agent.batch_size)
+        if agent.kind == "dqn":
+            following = seen(agent.batch_size)
+            with torch.no_grad():
+                value = other(*following).amax(1)
+            loss = F.smooth_l1_loss(decides(*now).gather(1, torch.zeros(agent.batch_size, 1, dtype=torch.int64))[:, 0], value)
+        else:
+            scaled = decides.observation(*now)
+            loss = decides.layers(scaled).log_softmax(1).mean() + other.layers(scaled).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+
+    def evaluation() -> None:
+        with torch.no_grad():
+            decides(*seen(EVALUATED))
+
+    return update, update, evaluation

@@ -1,0 +1,108 @@
+"""What an agent decides by: a plain network, its features' scaling inside, from raw history and the position held to scores."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from tftq.agents.rewards import POSITIONS, Scores
+from tftq.data.columns import Inputs
+from tftq.data.scaling import ColumnScaling
+from tftq.model.scaling import InputScaling
+from tftq.train.validation import evaluating
+
+
+class Observations(NamedTuple):
+    """What policies see, float32: history [batch, lookback, columns] raw, and the position held [batch, 1]."""
+
+    history: Tensor
+    position: Tensor
+
+    @property
+    def named(self) -> dict[str, Tensor]:
+        """The tensors a policy takes by name, in their order."""
+        return self._asdict()
+
+    def some(self, indices: Tensor) -> "Observations":
+        """Those at `indices`, in that order."""
+        return Observations(self.history[indices], self.position[indices])
+
+
+class ScaledObservation(nn.Module):
+    """One row of numbers of size one: the scaled history, bar after bar, and the position held.
+
+    Args:
+        scaling: of the history's columns, fitted on the training part.
+    """
+
+    def __init__(self, scaling: ColumnScaling) -> None:
+        super().__init__()
+        self.scaling = InputScaling(scaling)
+
+    def forward(self, history: Tensor, position: Tensor) -> Tensor:
+        """Args: history [batch, lookback, columns] raw, position [batch, 1]. Returns: [batch, lookback · columns + 1]."""
+        return torch.cat([self.scaling(history).flatten(1), position], dim=1)
+
+
+class Policy(nn.Module):
+    """A network that scores every position.
+
+    Args:
+        inputs: the columns and the lookback.
+        scaling: of the history's columns, fitted on the training part.
+        layers: from the scaled observation to the scores.
+
+    Attributes:
+        kept_float: none of its layers stays in floating point where it is quantized.
+    """
+
+    kept_float: tuple[str, ...] = ()
+
+    def __init__(self, inputs: Inputs, scaling: ColumnScaling, layers: nn.Sequential) -> None:
+        super().__init__()
+        self.inputs = inputs
+        self.observation = ScaledObservation(scaling)
+        self.layers = layers
+
+    def forward(self, history: Tensor, position: Tensor) -> Tensor:
+        """Score the positions.
+
+        Args:
+            history: raw rows of the last bars [batch, lookback, columns].
+            position: the one held [batch, 1].
+
+        Returns:
+            [batch, 3], of `POSITIONS`: their values (DQN) or the logits of their probabilities (PPO); the highest is what to take.
+        """
+        scores: Tensor = self.layers(self.observation(history, position))
+        return scores
+
+
+def scores_of(policy: Policy) -> Scores:
+    """A policy's scores, computed where it lies, without autograd and as it serves; its mode is left as it is."""
+
+    def scores(history: Tensor, position: Tensor) -> Tensor:
+        device = policy.observation.scaling.center.device
+        with evaluating(policy), torch.no_grad():
+            found: Tensor = policy(history.to(device), position.to(device)).cpu()
+        return found
+
+    return scores
+
+
+def observed(inputs: Inputs) -> int:
+    """How many numbers a policy sees at once."""
+    return inputs.lookback * len(inputs.history) + 1
+
+
+def layer_sizes(inputs: Inputs, hidden: Sequence[int], outputs: int = len(POSITIONS)) -> list[tuple[int, int]]:
+    """Inputs and outputs of each linear layer of a network.
+
+    Args:
+        inputs: the columns and the lookback.
+        hidden: the widths between.
+        outputs: of the last layer.
+    """
+    return list(pairwise([observed(inputs), *hidden, outputs]))

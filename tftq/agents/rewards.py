@@ -1,0 +1,131 @@
+"""What a position earns: the next bar's log return, net of what it costs to change it; and what a policy earns over a part of the data."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from tftq.data.windows import LogReturn, Windows
+
+POSITIONS = (-1, 0, 1)  # short, flat, long; of the actions in their order
+FLAT = POSITIONS.index(0)
+CHUNK = 64  # windows whose scores are computed at a time
+EVALUATED = CHUNK * len(POSITIONS)  # rows of a network's input then: each window with every position held
+
+Scores = Callable[[Tensor, Tensor], Tensor]
+"""From raw history [batch, lookback, columns] and the position held [batch, 1] to a score of each of `POSITIONS` [batch, 3]."""
+
+
+class Rewards:
+    """The reward of every window: `position · ln(close[t+1] / close[t]) - |position - held| · cost_ticks · tick / close[t]`.
+
+    Args:
+        windows: of bars; t is the last bar of a window's history.
+        cost_ticks: what a unit of position costs to change, in ticks.
+        tick: the least step of the price.
+
+    Attributes:
+        log_returns: of the bar after each window, float64 [windows].
+        costs: of a unit of position changed at each window, as a log return, float64 [windows].
+        runs: the first window of each run of windows a bar apart, and the first one past it.
+    """
+
+    def __init__(self, windows: Windows, cost_ticks: float, tick: float) -> None:
+        assert isinstance(windows.target, LogReturn)
+        close, last = windows.target.close, windows.last_rows(torch.arange(len(windows)))
+        self.log_returns = torch.log(close[last + 1] / close[last])
+        self.costs = cost_ticks * tick / close[last]
+        borders = [0, *(1 + torch.nonzero(windows.starts.diff() != 1).flatten()).tolist(), len(windows)]
+        self.runs = list(pairwise(borders))
+
+    def of(self, window: int, position: int, held: int) -> float:
+        """The reward of a position taken at the end of a window, from the one held before."""
+        return position * float(self.log_returns[window]) - abs(position - held) * float(self.costs[window])
+
+    def outcome(self, positions: Tensor) -> "Outcome":
+        """What a course of positions came to.
+
+        Args:
+            positions: int64 [windows], one of `POSITIONS` each; at the start of each run none is held.
+        """
+        first = torch.zeros(len(positions), dtype=torch.bool)
+        first[[start for start, _ in self.runs]] = True
+        held = torch.where(first, 0, positions.roll(1))
+        changed = (positions - held).abs()
+        gross, cost = float((positions * self.log_returns).sum()), float((changed * self.costs).sum())
+        shares = [float((positions == position).double().mean()) for position in POSITIONS]
+        return Outcome(len(positions), gross - cost, cost, int(changed.sum()), *shares)
+
+    def held_throughout(self, position: int) -> "Outcome":
+        """What it comes to if one position is taken at the start of each run and held."""
+        return self.outcome(torch.full((len(self.log_returns),), position))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a course of positions came to.
+
+    Attributes:
+        bars: how many.
+        net_return: sum of the rewards, a log return.
+        cost: what of the gross return was paid for changes.
+        turnover: units of position changed.
+        short, flat, long: share of the bars.
+    """
+
+    bars: int
+    net_return: float
+    cost: float
+    turnover: int
+    short: float
+    flat: float
+    long: float
+
+
+def scored(scores: Scores, windows: Windows) -> Tensor:
+    """The scores at every window and for every position held, [windows, 3 held, 3 to take]."""
+    parts = [scores(*crossed(windows, indices)) for indices in torch.arange(len(windows)).split(CHUNK)]
+    return torch.cat(parts).unflatten(0, (-1, len(POSITIONS)))
+
+
+def choices(scores: Scores, windows: Windows) -> Tensor:
+    """The action that scores best at every window and for every position held, the first where some tie; int64 [windows, 3]."""
+    return scored(scores, windows).argmax(2)
+
+
+def crossed(windows: Windows, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """The history of windows, each with every position held: [windows · 3, lookback, columns] and [windows · 3, 1]."""
+    history = windows.batch(indices).history.repeat_interleave(len(POSITIONS), 0)
+    return history, torch.tensor(POSITIONS, dtype=torch.float32).repeat(len(indices))[:, None]
+
+
+def followed(chosen: Tensor, rewards: Rewards) -> Tensor:
+    """The positions of a policy that begins each run with none and then holds what it chose.
+
+    Args:
+        chosen: of `choices` [windows, 3].
+        rewards: of the same windows.
+
+    Returns:
+        int64 [windows], of `POSITIONS`.
+    """
+    actions, table = [], chosen.tolist()
+    for start, stop in rewards.runs:
+        action = FLAT
+        for window in range(start, stop):
+            action = table[window][action]
+            actions.append(action)
+    return torch.tensor(POSITIONS)[torch.tensor(actions)]
+
+
+def earned(scores: Scores, windows: Windows, rewards: Rewards) -> Outcome:
+    """What a policy earns on windows if it always takes the position that scores best.
+
+    Args:
+        scores: of the policy.
+        windows: to trade.
+        rewards: of the same windows.
+    """
+    return rewards.outcome(followed(choices(scores, windows), rewards))

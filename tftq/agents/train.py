@@ -1,0 +1,250 @@
+"""Training by Stable-Baselines3: DQN or PPO on the training part, looked at on the validation part."""
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from gymnasium.wrappers import TransformReward
+from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from torch import Tensor, nn
+
+from tftq.agents.environment import TradingEnvironment
+from tftq.agents.policy import Policy, ScaledObservation, observed, scores_of
+from tftq.agents.replay import WindowReplayBuffer
+from tftq.agents.rewards import Outcome, Rewards, earned
+from tftq.data.columns import Inputs
+from tftq.data.scaling import ColumnScaling
+from tftq.data.windows import Datasets
+from tftq.memory.watch import MemoryWatch
+from tftq.recipe.agent import DqnRecipe, PpoRecipe
+from tftq.train.checkpoint import save_checkpoint
+from tftq.train.progress import TrainingBar
+
+CHECKPOINT = "last.pt"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was known of an agent after a part of its training.
+
+    Attributes:
+        epoch: the part's number, from 1.
+        steps: bars traded so far.
+        updates: of the optimizer so far.
+        train_reward: mean reward of a bar in this part, a log return, random positions among them.
+        loss: of the last update; None before the first one.
+        val: what the policy earns on the validation windows, its best positions taken.
+    """
+
+    epoch: int
+    steps: int
+    updates: int
+    train_reward: float
+    loss: float | None
+    val: Outcome
+
+
+class FeaturesExtractor(BaseFeaturesExtractor):
+    """Puts the scaling of the features into the networks that Stable-Baselines3 builds.
+
+    Args:
+        observation_space: as Stable-Baselines3 gives it.
+        inputs: the columns and the lookback.
+        scaling: of the history's columns.
+    """
+
+    def __init__(self, observation_space: Any, inputs: Inputs, scaling: ColumnScaling) -> None:
+        super().__init__(observation_space, observed(inputs))
+        self.scaled = ScaledObservation(scaling)
+
+    def forward(self, observations: dict[str, Tensor]) -> Tensor:
+        """Args: observations as of `TradingEnvironment`, in a batch. Returns: [batch, lookback · columns + 1]."""
+        scaled: Tensor = self.scaled(observations["history"], observations["position"])
+        return scaled
+
+
+def build_learner(agent: DqnRecipe | PpoRecipe, data: Datasets, *, seed: int, device: torch.device) -> DQN | PPO:
+    """What learns, on the training windows, before its first step.
+
+    Rewards are divided by the standard deviation of the bars' returns over the training part, so that values are of size one.
+
+    Args:
+        agent: its settings.
+        data: for the training windows and the scalings.
+        seed: of the networks, the positions tried and the runs drawn.
+        device: where the networks are.
+    """
+    rewards = Rewards(data.train, agent.cost_ticks, agent.tick)
+    scale = float(data.target_scaling.scale[0])
+    environment = TransformReward(TradingEnvironment(data.train, rewards), lambda reward: float(reward) / scale)
+    layers = list(agent.layers)
+    common: dict[str, Any] = {
+        "policy": "MultiInputPolicy",
+        "env": environment,
+        "learning_rate": agent.lr,
+        "gamma": agent.gamma,
+        "batch_size": agent.batch_size,
+        "seed": seed,
+        "device": device,
+    }
+    policy: dict[str, Any] = {
+        "activation_fn": nn.ReLU,
+        "features_extractor_class": FeaturesExtractor,
+        "features_extractor_kwargs": {"inputs": data.train.inputs, "scaling": _scaling(data)},
+    }
+    if agent.kind == "dqn":
+        return DQN(
+            **common,
+            policy_kwargs={**policy, "net_arch": layers},
+            buffer_size=agent.buffer_size,
+            replay_buffer_class=WindowReplayBuffer,
+            replay_buffer_kwargs={"windows": data.train},
+            learning_starts=agent.learning_starts,
+            train_freq=agent.train_freq,
+            target_update_interval=agent.target_update_interval,
+            exploration_fraction=agent.exploration_fraction,
+            exploration_final_eps=agent.exploration_final_eps,
+        )
+    return PPO(
+        **common,
+        policy_kwargs={**policy, "net_arch": {"pi": layers, "vf": layers}},
+        n_steps=agent.n_steps,
+        n_epochs=agent.n_epochs,
+        clip_range=agent.clip_range,
+        ent_coef=agent.ent_coef,
+        vf_coef=agent.vf_coef,
+        gae_lambda=agent.gae_lambda,
+    )
+
+
+def policy_of(learner: DQN | PPO, data: Datasets) -> Policy:
+    """The network that decides, made of the learner's own layers: it changes with them."""
+    network = (
+        learner.policy.q_net.q_net if isinstance(learner, DQN) else [*learner.policy.mlp_extractor.policy_net, learner.policy.action_net]
+    )
+    return Policy(data.train.inputs, _scaling(data), nn.Sequential(*network)).to(learner.device)
+
+
+def train_agent(
+    agent: DqnRecipe | PpoRecipe,
+    data: Datasets,
+    folder: Path,
+    watch: MemoryWatch,
+    *,
+    seed: int,
+    device: torch.device,
+    tell: Callable[[Evaluation], None],
+) -> tuple[Policy, list[Evaluation]]:
+    """Train an agent and leave metrics.jsonl, memory.jsonl and checkpoints/ in a run folder.
+
+    Args:
+        agent: its settings.
+        data: to learn from, and to look at it on.
+        folder: of the run.
+        watch: takes a record of memory for every phase.
+        seed: two trainings of the same seed are equal.
+        device: where to compute.
+        tell: called with every evaluation.
+
+    Returns:
+        The policy as it was in the end, on the CPU and in eval mode, and every evaluation.
+    """
+    learner = build_learner(agent, data, seed=seed, device=device)
+    policy = policy_of(learner, data)
+    (folder / "checkpoints").mkdir(exist_ok=True)
+    with watch.watching(learner.policy), TrainingBar(agent.kind, agent.evaluations, agent.steps // agent.evaluations, device) as bar:
+        watch.follow(learner.policy, learner.policy.optimizer)
+        course = _Course(agent, policy, data, folder, watch, bar, tell)
+        learner.learn(agent.steps, callback=course, log_interval=None)  # nothing is logged by itself
+    return copy.deepcopy(policy).cpu().eval(), course.evaluations
+
+
+class _Course(BaseCallback):
+    """Divides the training into epochs, and ends each with an evaluation, a checkpoint, a line of metrics and its records of memory."""
+
+    def __init__(
+        self,
+        agent: DqnRecipe | PpoRecipe,
+        policy: Policy,
+        data: Datasets,
+        folder: Path,
+        watch: MemoryWatch,
+        bar: TrainingBar,
+        tell: Callable[[Evaluation], None],
+    ) -> None:
+        super().__init__()
+        self.evaluations: list[Evaluation] = []
+        self._agent, self._policy, self._folder, self._bar, self._tell = agent, policy, folder, bar, tell
+        self._timeline = watch.timeline
+        self._validation = data.validation
+        self._rewards = Rewards(data.validation, agent.cost_ticks, agent.tick)
+        self._unit = float(data.target_scaling.scale[0])  # of a reward, as a log return
+        self._reward, self._begun, self._seen = 0.0, 0, False
+
+    def _on_training_start(self) -> None:
+        self._begin()
+
+    def _on_rollout_start(self) -> None:
+        if self.num_timesteps * self._agent.evaluations >= self._epoch * self._agent.steps:
+            self._end()
+            self._begin()
+
+    def _on_step(self) -> bool:
+        self._reward += float(self.locals["rewards"][0])
+        self._bar.update(self._loss() or 0.0, self._agent.lr)
+        return True
+
+    def _on_rollout_end(self) -> None:
+        if not self._seen:
+            self._timeline.record(f"TRAIN_BATCH_{self.num_timesteps}", self._epoch)
+            self._seen = True
+
+    def _on_training_end(self) -> None:
+        self._end()
+
+    @property
+    def _epoch(self) -> int:
+        return len(self.evaluations) + 1
+
+    def _begin(self) -> None:
+        self._timeline.record("EPOCH_START", self._epoch)
+        self._reward, self._begun, self._seen = 0.0, self.num_timesteps, False
+        self._bar.start_epoch(self._epoch, 0)
+
+    def _end(self) -> None:
+        epoch, record = self._epoch, self._timeline.record
+        for phase in ("AFTER_TRAINING", "BEFORE_VALIDATION", "VALIDATION_START"):
+            record(phase, epoch)
+        outcome = earned(scores_of(self._policy), self._validation, self._rewards)
+        record("VALIDATION_END", epoch)
+        found = Evaluation(
+            epoch=epoch,
+            steps=self.num_timesteps,
+            updates=int(self.model._n_updates),
+            train_reward=self._reward / (self.num_timesteps - self._begun) * self._unit,
+            loss=self._loss(),
+            val=outcome,
+        )
+        record("AFTER_VALIDATION", epoch)
+        save_checkpoint(self._folder / "checkpoints" / CHECKPOINT, {"model": self._policy.state_dict(), "steps": found.steps})
+        record("AFTER_CHECKPOINT", epoch)
+        with (self._folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(found)) + "\n")
+        self._tell(found)
+        record("EPOCH_END", epoch)
+        self.evaluations.append(found)
+
+    def _loss(self) -> float | None:
+        loss = self.logger.name_to_value.get("train/loss")
+        return None if loss is None else float(loss)
+
+
+def _scaling(data: Datasets) -> ColumnScaling:
+    """Of the history input's columns."""
+    return data.scaling.history.at(data.train.inputs.history_places)
