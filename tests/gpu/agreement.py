@@ -15,13 +15,16 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import parameters_to_vector
 
 from tests.gpu.reference import SMALL, RandomWindows
-from tests.model.small import example, small_model
+from tests.model.recurrence import operands, recurrence
+from tests.model.small import example, small_mamba2, small_model
 from tftq.data.columns import Batch
 from tftq.export.graph import build_graph
 from tftq.export.measure import feeds
 from tftq.memory.watch import MemoryWatch
 from tftq.model.curves import FoldedCurves, KnotCurves
 from tftq.model.folding import fold
+from tftq.model.forecaster import Forecaster
+from tftq.model.mamba2 import chunked_scan
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import Form, TemporalFusionTransformer
 from tftq.model.variable_selection import PaperVariableSelection
@@ -187,6 +190,17 @@ def exported_as_computed(device: torch.device) -> float:
     return _distance_of_export(tabulate(small_model().to(device))[0], device)
 
 
+def chunked_equals_recurrence(device: torch.device) -> float:
+    """What a Mamba-2's scan gives in chunks of 16 and row after row."""
+    parts = [part.to(device) for part in operands(70, 0.5, seed=1)]
+    return _distance(chunked_scan(*parts, chunk=16), recurrence(*parts))
+
+
+def exported_mamba2_as_computed(device: torch.device) -> float:
+    """As `exported_as_computed`, for a Mamba-2."""
+    return _distance_of_export(small_mamba2().to(device), device)
+
+
 def exported_int8_as_computed(device: torch.device) -> float:
     """As `exported_as_computed`, for a calibrated model in integers."""
     return _distance_of_export(_calibrated(device), device)
@@ -205,6 +219,8 @@ AGREEMENTS = (
     Agreement("parameters that QAT does not reach", 0, quantized_training_reaches_every_parameter),
     Agreement("ONNX FP32 exported from the device, of the spread", FP32, exported_as_computed),
     Agreement("ONNX INT8 exported from the device, of the spread", INTEGER_STEP, exported_int8_as_computed),
+    Agreement("Mamba-2: chunked scan equals the recurrence, of the spread", 1e-5, chunked_equals_recurrence),
+    Agreement("Mamba-2: ONNX FP32 exported from the device, of the spread", FP32, exported_mamba2_as_computed),
 )
 
 
@@ -271,7 +287,7 @@ def _batch(device: torch.device) -> Batch:
     return Batch(history, future, static, future.mean(dim=-1))
 
 
-def _distance_of_export(model: TemporalFusionTransformer, device: torch.device) -> float:
+def _distance_of_export(model: Forecaster, device: torch.device) -> float:
     inputs = _example(device)
     expected = model.eval()(*inputs)
     session = onnxruntime.InferenceSession(build_graph(model, {}), providers=["CPUExecutionProvider"])

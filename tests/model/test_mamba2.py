@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
+from tests.model.recurrence import operands, recurrence
 from tests.model.small import example, small_data, small_inputs, small_mamba2
 from tftq.data.columns import Column, Inputs
 from tftq.memory.counter import ByteCounter
@@ -18,24 +19,6 @@ from tftq.recipe.loading import load_recipe
 from tftq.train.build import architecture_of
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-
-
-def recurrence(x: Tensor, log_decay: Tensor, enter: Tensor, leave: Tensor) -> Tensor:
-    """Row after row; the arguments of `chunked_scan`."""
-    state = torch.zeros(*x[:, 0].shape, enter.shape[-1], dtype=x.dtype)  # [batch, head, head_dim, state]
-    rows = []
-    for t in range(x.shape[1]):
-        state = log_decay[:, t].exp()[..., None, None] * state + torch.einsum("bhp,bn->bhpn", x[:, t], enter[:, t])
-        rows.append(torch.einsum("bhpn,bn->bhp", state, leave[:, t]))
-    return torch.stack(rows, 1)
-
-
-def operands(time: int, rate: float, seed: int) -> list[Tensor]:
-    source = torch.Generator().manual_seed(seed)
-    x = torch.randn(2, time, 3, 5, generator=source)
-    log_decay = -rate * torch.rand(2, time, 3, generator=source)
-    enter, leave = torch.randn(2, 2, time, 4, generator=source).unbind(0)
-    return [x, log_decay, enter, leave]
 
 
 def farthest(found: Tensor, expected: Tensor) -> float:

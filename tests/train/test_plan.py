@@ -89,7 +89,7 @@ def test_within_a_twentieth_of_the_real_training(size: Size, hidden: int, batch:
         assert sum(peak.components.values()) == peak.peak_bytes
 
 
-@pytest.mark.parametrize(("precision", "chunk"), [("fp32", 8), ("bf16", 128)])
+@pytest.mark.parametrize(("precision", "chunk"), [("fp32", 8), ("bf16", 128), ("fp16", 128)])
 def test_within_a_hundredth_of_a_mamba2s_training(precision: str, chunk: int) -> None:
     size, smaller = Size(1, 20, 4, 20, 5), ("model.hidden=32", "model.layers=2", "model.head_dim=16", "model.state=16", "quant=null")
     options = [*smaller, f"model.chunk={chunk}", f"train.precision={precision}", "train.batch_size=8", "train.epochs=1"]
