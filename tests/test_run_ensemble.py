@@ -258,6 +258,10 @@ def test_bars_that_members_were_trained_on_are_not_judged(tmp_path: Path) -> Non
     summary, told, _ = quietly(recipe_of(tmp_path / "all", path, {"a": member}))
     assert (summary["bars"], summary["backtest"]["bars"], summary["backtest"]["learned_bars_left_out"]) == (40, 20, 20)
     assert f"report: {tmp_path / 'all' / 'report.html'}" in told
+    later = forecaster(tmp_path / "b.onnx", trained_until_ns=BEGIN + 90 * MINUTE)
+    summary, told, _ = quietly(recipe_of(tmp_path / "before", path, {"b": later}))
+    assert "no bar is later than 2024-01-08T01:30:00Z, when training ended: judged all the same" in told
+    assert summary["backtest"]["bars"] == 40 and summary["backtest"]["since_ns"] is None
     summary, _, _ = quietly(recipe_of(tmp_path / "unseen", {"path": path, "unseen": True}, {"a": member}))
     assert (summary["bars"], summary["backtest"]["bars"]) == (19, 19) and summary["states"] == {"ok": 19}
 
@@ -302,9 +306,11 @@ def test_the_command_line(
     assert main(["ensemble", str(recipe), f"out={tmp_path / 'out'}", "--json"]) == 0
     streams = capsys.readouterr()
     assert json.loads(streams.out) == json.loads((tmp_path / "out" / "summary.json").read_text()) and streams.err == ""
-    monkeypatch.setattr("sys.stdin", io.StringIO("".join(as_json(COLUMNS)[:20])))
-    assert main(["ensemble", str(recipe), f"out={tmp_path / 'live'}", "data.path=-"]) == 0
+    lines = [line.encode() for line in as_json(COLUMNS)[:20]]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"".join([*lines[:3], b'{"open\xff": 1}\n', *lines[3:]]))))
+    assert main(["ensemble", str(recipe), f"out={tmp_path / 'live'}", "data.path=-", "data.bad_lines=skip"]) == 0
     streams = capsys.readouterr()
+    assert "line 4: left out: standard input: no column for timestamp" in streams.err
     assert [json.loads(line)["segment"] for line in streams.out.splitlines()] == [0] * 20 and "small into" in streams.err
     assert answers_of(tmp_path / "live").equals(answers_of(tmp_path / "out"))
     assert main(["ensemble", str(recipe), f"out={tmp_path / 'small'}", "memory.budget_mb=3"]) == 1

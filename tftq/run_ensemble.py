@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 import warnings
@@ -12,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from rich.console import Console
 from rich.table import Table
 
 from tftq.console import Teller, stdout_console
-from tftq.data.files import duration
+from tftq.data.files import duration, iso
 from tftq.ensemble.backtest import Backtest, backtest
 from tftq.ensemble.council import OK, Council
 from tftq.ensemble.incoming import bars_of_file, bars_of_lines
@@ -180,8 +182,13 @@ def run(
 
 def _judged(answers: Path, recipe: EnsembleRecipe, since: int | None, tell: Teller) -> Backtest | None:
     """What the answers were worth; None, with the reason told, where they cannot be judged."""
+    table = pq.read_table(answers)
+    newest = pc.max(table["time"]).cast("int64").as_py()
+    if since is not None and newest is not None and newest <= since:
+        tell(f"no bar is later than {iso(since)}, when training ended: judged all the same, though members may have been trained on these")
+        since = None
     try:
-        return backtest(pq.read_table(answers), cost_ticks=recipe.cost_ticks, tick=recipe.tick, since=since)
+        return backtest(table, cost_ticks=recipe.cost_ticks, tick=recipe.tick, since=since)
     except DataError as error:  # too few bars, which is no fault of a run
         tell(f"not judged, and no report: {error}")
         return None
@@ -261,6 +268,8 @@ def main(arguments: Sequence[str], *, program: str) -> int:
     parser.add_argument("--resume", action="store_true", help="go on in the folder out=... where an earlier run stopped")
     parser.add_argument("--json", action="store_true", help="print summary.json and nothing else; of a file of bars")
     chosen = parser.parse_intermixed_args(arguments)
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")  # what is no text makes a bad line, not a bad run
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
         try:

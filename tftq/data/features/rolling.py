@@ -5,6 +5,7 @@ series gives the same bits. Results are as long as their input; the first `windo
 """
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def lagged(x: Series, lag: int) -> Series:
 
 def total(x: Series, window: int) -> Series:
     """Sum over the last `window` bars."""
-    return summed(window, np.positive, x)
+    return summed(window, lambda ago: ago, x)
 
 
 def mean(x: Series, window: int) -> Series:
@@ -98,6 +99,7 @@ def bars_since_highest(x: Series, window: int) -> Series:
     return aligned(lags(x, window).argmax(axis=0).astype(np.float64), window)
 
 
+@cache
 def ema_weights(span: float, terms: int) -> np.ndarray:
     """Weights of an exponential mean, newest first, cut off after `terms` bars and summing to one; decay 1 - 2/(span + 1)."""
     weights = (1 - 2 / (span + 1)) ** np.arange(terms)
