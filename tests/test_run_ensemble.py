@@ -10,18 +10,16 @@ import numpy as np
 import onnx
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 
 from tests.data.helpers import BEGIN, MINUTE, bar_columns, take, write
-from tests.ensemble.models import ALL, MEGA, agent, forecaster, recipe_of, write_model
-from tests.ensemble.test_incoming import as_json
+from tests.ensemble.models import ALL, MEGA, agent, forecaster, write_model
+from tests.ensemble.runs import answers_of, as_json, forecasts_of, quietly, recipe_of
 from tftq.cli import main
 from tftq.ensemble.council import Council
 from tftq.errors import DataError, EnsembleError, RunFolderError
-from tftq.recipe.ensemble import EnsembleRecipe
 from tftq.run_ensemble import run
 
 COLUMNS = take(bar_columns(50), np.r_[0:24, 26:50])  # two segments
@@ -32,24 +30,6 @@ def members(tmp_path: Path) -> dict[str, Path]:
     return {"near": forecaster(tmp_path / "near.onnx"), "far": forecaster(tmp_path / "far.onnx", lookback=12, horizon=4, seed=5)} | {
         "agent": agent(tmp_path / "agent.onnx")
     }
-
-
-def quietly(recipe: EnsembleRecipe, *, lines: Iterable[str] | None = None, resume: bool = False) -> tuple[dict[str, Any], str, str]:
-    """Run; the summary, what was told, and the lines of answers."""
-    console, answers = Console(file=io.StringIO(), width=200), io.StringIO()
-    summary = run(recipe, resume=resume, console=console, lines=lines, answers=answers)
-    assert isinstance(console.file, io.StringIO)
-    return summary, console.file.getvalue(), answers.getvalue()
-
-
-def answers_of(folder: Path) -> pa.Table:
-    return pq.read_table(folder / "answers.parquet")
-
-
-def forecasts_of(table: pa.Table, member: str) -> np.ndarray:
-    """A member's forecasts, float32 [bars with one, horizon, levels]."""
-    rows = table.filter(pc.and_(pc.equal(table["member"], member), pc.greater(table["step"], 0)))
-    return np.stack([rows[name].to_numpy() for name in ("P10", "P50", "P90")], axis=-1).reshape(-1, pc.max(rows["step"]).as_py(), 3)
 
 
 def test_a_file_and_the_same_bars_as_lines_are_answered_alike(tmp_path: Path, members: dict[str, Path]) -> None:
@@ -205,8 +185,19 @@ def test_a_member_of_another_tool(tmp_path: Path) -> None:
         quietly(recipe_of(tmp_path / "x", "-", members), lines=[])
     (tmp_path / "other.export.json").write_text('{"cost": {"rss_bytes": 1}}')
     broken = {"other": {"path": tmp_path / "other.onnx", "foreign": {**foreign, "history": {"z": ["open"]}}}}
-    with pytest.raises(EnsembleError, match=r"member other: cannot be loaded: member other: .*other\.onnx takes x; given are z"):
+    with pytest.raises(EnsembleError, match=r"^member other: .*other\.onnx takes x; given are z"):
         quietly(recipe_of(tmp_path / "y", {"path": "-", "step_s": 60.0}, broken), lines=[])
+    elsewhere = {"other": {"path": tmp_path / "other.onnx", "foreign": {**foreign, "output": {"kind": "position", "name": "q"}}}}
+    with pytest.raises(EnsembleError, match=r"other\.onnx gives y; wanted is q"):
+        quietly(recipe_of(tmp_path / "q", {"path": "-", "step_s": 60.0}, elsewhere), lines=[])
+    whole = [helper.make_node("Cast", ["x"], ["f"], to=TensorProto.FLOAT), helper.make_node("ReduceMax", ["f"], ["y"], keepdims=0)]
+    x, y = helper.make_tensor_value_info("x", TensorProto.INT64, ["batch", 4]), helper.make_tensor_value_info("y", TensorProto.FLOAT, [])
+    onnx.save(
+        helper.make_model(helper.make_graph(whole, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 21)], ir_version=10),
+        tmp_path / "other.onnx",
+    )
+    with pytest.raises(EnsembleError, match=r"other\.onnx takes x tensor\(int64\); allowed: tensor\(float\), tensor\(double\)"):
+        quietly(recipe_of(tmp_path / "i", {"path": "-", "step_s": 60.0}, members), lines=[])
     silent = {"other": {"path": tmp_path / "other.onnx"}}
     with pytest.raises(EnsembleError, match=r"other\.onnx says nothing of its columns; say it in members\.other\.foreign"):
         quietly(recipe_of(tmp_path / "z", "-", silent), lines=[])
@@ -270,6 +261,13 @@ def test_too_few_bars_to_judge_are_told(tmp_path: Path) -> None:
     summary, told, _ = quietly(recipe_of(tmp_path / "out", "-", {"a": forecaster(tmp_path / "a.onnx")}), lines=as_json(COLUMNS)[:1])
     assert "not judged, and no report: no two bars in a row" in told and "backtest" not in summary
     assert summary["states"] == {"warming up": 1} and not (tmp_path / "out" / "report.html").exists()
+
+
+def test_another_symbol_than_that_of_training_is_told(tmp_path: Path) -> None:
+    member = forecaster(tmp_path / "a.onnx", data={"kind": "bars", "warmup": 5, "symbol": "ESZ3"})
+    summary, told, _ = quietly(recipe_of(tmp_path / "out", "-", {"a": member}), lines=as_json(COLUMNS)[:2])
+    note = "a was trained on ESZ3, these are all of them"
+    assert note in summary["notes"] and note in told
 
 
 def test_a_file_that_is_not_there_is_refused_before_anything_runs(tmp_path: Path, members: dict[str, Path]) -> None:

@@ -12,7 +12,6 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.data.helpers import MINUTE
 from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS
 from tftq.export.measure import METADATA_KEY
-from tftq.recipe.ensemble import EnsembleRecipe
 
 LEVELS = (0.1, 0.5, 0.9)
 ALL = (*BAR_COLUMNS, *CLOCK_COLUMNS)
@@ -184,10 +183,3 @@ def write_model(
 
 def _described(names: Sequence[str], role: str) -> list[dict[str, Any]]:
     return [{"name": name, "role": role, "categories": 0} for name in names]
-
-
-def recipe_of(folder: Path, data: Path | str, members: dict[str, Any], **options: Any) -> EnsembleRecipe:
-    """A recipe that writes to `folder`; members: name -> path, or all of its options."""
-    parts = {name: part if isinstance(part, dict) else {"path": part} for name, part in members.items()}
-    given = data if isinstance(data, dict) else {"path": data}
-    return EnsembleRecipe.model_validate({"name": "test", "out": folder, "members": parts, "data": given, **options})

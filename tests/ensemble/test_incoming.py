@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.data.helpers import BEGIN, MINUTE, bar_columns, take, write
+from tests.ensemble.runs import as_json
 from tftq.data.bars import read_bars
 from tftq.data.segments import cut
 from tftq.ensemble.incoming import Incoming, bars_of_file, bars_of_lines
@@ -21,12 +22,6 @@ COLUMNS = bar_columns(40)
 
 def recipe(path: Path | str = "-", **options: Any) -> BarsToAnswer:
     return BarsToAnswer.model_validate({"path": path, **options})
-
-
-def as_json(columns: dict[str, np.ndarray], **more: Any) -> list[str]:
-    return [
-        json.dumps({**{name: values[i].item() for name, values in columns.items()}, **more}) + "\n" for i in range(len(columns["close"]))
-    ]
 
 
 def as_csv(columns: dict[str, np.ndarray]) -> list[str]:

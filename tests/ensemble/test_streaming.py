@@ -9,9 +9,8 @@ import pytest
 
 from tests.conftest import Run
 from tests.data.helpers import bar_columns, take, write
-from tests.ensemble.models import agent, forecaster, pair, recipe_of
-from tests.ensemble.test_incoming import as_json
-from tests.test_run_ensemble import answers_of, forecasts_of, quietly
+from tests.ensemble.models import agent, forecaster, pair
+from tests.ensemble.runs import answers_of, as_json, forecasts_of, quietly, recipe_of
 from tftq.ensemble.members import Streaming, open_member
 from tftq.errors import EnsembleError
 from tftq.export.stream import FORECAST_FILE, STEP_FILE

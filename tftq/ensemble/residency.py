@@ -86,6 +86,8 @@ class Residency:
         for member in self._members:
             try:
                 self.bring(member)
+            except EnsembleError:
+                raise
             except Exception as error:  # the runtime's errors have no other base
                 raise EnsembleError(f"member {member.name}: cannot be loaded: {error}") from error
 
