@@ -233,8 +233,11 @@ def _changes(recipe: Recipe) -> Iterator[tuple[str, ...]]:
         elif model.knots > 8:
             yield (f"model.knots={model.knots // 2}",)
         yield ("model.gates=shared",)
-    elif model.layers % 2 == 0:
-        yield (f"model.layers={model.layers // 2}",)
+    else:
+        if model.layers % 2 == 0:
+            yield (f"model.layers={model.layers // 2}",)
+        if (rows := min(model.chunk, recipe.data.lookback + recipe.data.horizon)) > 1:
+            yield (f"model.chunk={-(-rows // 2)}",)
     yield ("train.optimizer.name=adamw8bit",)
     yield "train.optimizer.in_backward=true", "train.clip_norm=null"
 
