@@ -120,6 +120,19 @@ def test_a_state_goes_to_no_other_model(tmp_path: Path, members: dict[str, Path]
         quietly(recipe, lines=[], resume=True)
 
 
+def test_a_member_that_was_given_up_stays_out_after_a_restart(tmp_path: Path) -> None:
+    rising = {name: values[:30].astype(float) for name, values in bar_columns(30).items() if name != "ts_event"}
+    rising |= {"open": rising["close"] - 1, "low": rising["low"] - 2, "ts_event": BEGIN + MINUTE * np.arange(30)}
+    members = {"bad": forecaster(tmp_path / "bad.onnx", fault="raise"), "good": forecaster(tmp_path / "good.onnx")}
+    lines = as_json(rising)
+    quietly(recipe_of(tmp_path / "whole", "-", members), lines=lines)
+    quietly(recipe_of(tmp_path / "cut", "-", members), lines=lines[:25])
+    summary, told, _ = quietly(recipe_of(tmp_path / "cut", "-", members), lines=lines[25:], resume=True)
+    assert summary["members"]["bad"]["states"] == {"warming up": 12, "failed": 10, "left out": 8}
+    assert answers_of(tmp_path / "cut").equals(answers_of(tmp_path / "whole"))
+    assert "bad:" not in told and [note[:11] for note in summary["notes"] if note.startswith("bad:")] == ["bad: failed", "bad: 10 bar"]
+
+
 def test_a_bad_line_ends_the_run_where_it_can_go_on(tmp_path: Path, members: dict[str, Path]) -> None:
     lines = as_json(COLUMNS)
     recipe = recipe_of(tmp_path / "out", "-", members)
@@ -160,10 +173,11 @@ def test_lazily_the_answers_are_the_same_and_the_loads_are_told(tmp_path: Path, 
     lines = as_json(COLUMNS)[:24]
     quietly(recipe_of(tmp_path / "all", "-", members), lines=lines)
     recipe = recipe_of(tmp_path / "lazy", "-", members, memory={"budget_mb": 3, "residency": "lazy"})
-    summary, _, _ = quietly(recipe, lines=lines)
+    summary, told, _ = quietly(recipe, lines=lines)
     assert answers_of(tmp_path / "lazy").equals(answers_of(tmp_path / "all"))
     memory = summary["memory"]
     assert memory["evictions"] == sum(memory["loads"].values()) - 2 > 4 and memory["load_seconds"] > 0
+    assert f"{memory['evictions'] + 2} loads in " in told and f"{memory['evictions']} of them in place of another member" in told
     with pytest.raises(EnsembleError, match=r"together above|members together are above memory\.budget_mb"):
         quietly(recipe_of(tmp_path / "no", "-", members, memory={"budget_mb": 3}), lines=lines)
     assert not (tmp_path / "no").exists()

@@ -3,6 +3,7 @@
 from rich.console import Console
 
 PIPED_WIDTH = 140  # characters, where there is no terminal to ask; enough for every table
+KEPT = 100  # sentences; a run that goes on for months may tell of any number
 
 
 def stdout_console(*, quiet: bool = False) -> Console:
@@ -12,13 +13,13 @@ def stdout_console(*, quiet: bool = False) -> Console:
 
 
 class Teller:
-    """Tells a user sentences, and keeps them.
+    """Tells a user sentences, and keeps the first of them.
 
     Args:
         console: where to.
 
     Attributes:
-        told: the sentences so far.
+        told: the sentences so far, at most `KEPT`, each once.
     """
 
     def __init__(self, console: Console) -> None:
@@ -26,7 +27,7 @@ class Teller:
         self.told: list[str] = []
 
     def __call__(self, sentence: str) -> None:
-        """Tell one; the same again is told, but kept once."""
-        if sentence not in self.told:
+        """Tell one."""
+        if sentence not in self.told and len(self.told) < KEPT:
             self.told.append(sentence)
         self.console.print(f"  {sentence}", highlight=False, markup=False, soft_wrap=True)

@@ -258,6 +258,10 @@ def _tell_summary(console: Console, summary: Mapping[str, Any]) -> None:
     others = ", ".join(f"{state} {count}" for state, count in summary["states"].items() if state != OK)
     table.add_row(OWN, str(summary["states"].get(OK, 0)), others, "", f"{summary['memory']['resident_bytes'] / MEGA:.1f}")
     console.print(table)
+    memory = summary["memory"]
+    if memory["evictions"]:
+        loads, seconds = sum(memory["loads"].values()), memory["load_seconds"]
+        console.print(f"{loads} loads in {seconds:.1f} s, {memory['evictions']} of them in place of another member", highlight=False)
 
 
 def main(arguments: Sequence[str], *, program: str) -> int:
