@@ -274,6 +274,8 @@ def test_bars_that_members_were_trained_on_are_not_judged(tmp_path: Path) -> Non
 def test_too_few_bars_to_judge_are_told(tmp_path: Path) -> None:
     summary, told, _ = quietly(recipe_of(tmp_path / "out", "-", {"a": forecaster(tmp_path / "a.onnx")}), lines=as_json(COLUMNS)[:1])
     assert "not judged, and no report: no two bars in a row" in told and "backtest" not in summary
+    nothing, told, _ = quietly(recipe_of(tmp_path / "none", "-", {"a": tmp_path / "a.onnx"}), lines=[])
+    assert nothing["bars"] == answers_of(tmp_path / "none").num_rows == 0 and "not judged" in told
     assert summary["states"] == {"warming up": 1} and not (tmp_path / "out" / "report.html").exists()
 
 
@@ -290,6 +292,9 @@ def test_a_file_that_is_not_there_is_refused_before_anything_runs(tmp_path: Path
     (tmp_path / "text.onnx").write_text("no model")
     with pytest.raises(EnsembleError, match=r"member text: .*text\.onnx: no ONNX file"):
         quietly(recipe_of(tmp_path / "out", "-", {"text": tmp_path / "text.onnx"}), lines=[])
+    members["near"].with_suffix(".export.json").write_text("{}")
+    with pytest.raises(EnsembleError, match=r"member near: .*near\.export\.json holds no cost\.rss_bytes; without the file it is measured"):
+        quietly(recipe_of(tmp_path / "out", "-", members), lines=[])
     (tmp_path / "empty").mkdir()
     with pytest.raises(EnsembleError, match=r"member none: .*empty: no exported model; it has none"):
         quietly(recipe_of(tmp_path / "out", "-", {"none": tmp_path / "empty"}), lines=[])

@@ -258,9 +258,13 @@ def planned_bytes(member: Member) -> int:
     """The resident memory that a member is planned to take: measured when it was exported, or else now, in a fresh process.
 
     Raises:
+        EnsembleError: what was measured cannot be read.
         GateError: a file that was not measured before cannot be measured now.
     """
     proof = member.files[0].with_name("stream.export.json" if len(member.files) > 1 else f"{member.files[0].stem}.export.json")
     if proof.is_file():
-        return int(json.loads(proof.read_text(encoding="utf-8"))["cost"]["rss_bytes"])
+        try:
+            return int(json.loads(proof.read_text(encoding="utf-8"))["cost"]["rss_bytes"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise EnsembleError(f"member {member.name}: {proof} holds no cost.rss_bytes; without the file it is measured anew") from error
     return int(measured(*member.files, threads=1, shapes=member.interface.shapes).cost["rss_bytes"])

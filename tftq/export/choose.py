@@ -25,7 +25,7 @@ def model_file(path: Path, kind: Format | None) -> Path:
     """
     if not path.is_dir():
         if kind is not None:
-            raise PredictError(f"{path}: is one model, so that a format has no choice; leave --format out or give the folder of a run")
+            raise PredictError(f"{path}: is one model, so that a format has no choice; leave the format out or give the folder of a run")
         return path
     folder = model_folder(path)
     kept = [name for name in PREFERRED if (folder / f"{name}.onnx").is_file()]
