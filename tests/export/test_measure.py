@@ -165,3 +165,34 @@ def test_where_it_may_saturate_the_runtime_multiplies_exactly(make: Make, monkey
         found = session.get_session_options().get_session_config_entry("session.x64quantprecision") if saturates else None
     assert found == "1"
     np.testing.assert_allclose(forecasts[1], forecasts[0], rtol=1e-5)
+
+
+GROWTH = """
+import sys
+from pathlib import Path
+import numpy as np, psutil
+from tftq.export.measure import open_session
+sessions = [open_session(Path(sys.argv[1]), threads=1, shared=sys.argv[2] == "shared") for _ in range(4)]
+before, rows = psutil.Process().memory_info().rss, np.ones((5000, 100), np.float32)
+answers = [session.run(None, {"x": rows})[0] for session in sessions]
+print(psutil.Process().memory_info().rss - before, sum(float(answer.sum()) for answer in answers))
+"""
+
+
+def test_sessions_that_share_an_arena_compute_in_the_same_memory(tmp_path: Path) -> None:
+    """Four sessions that need 20 MB each, one after the other: 80 MB apart, 20 together, and the same answers."""
+    weights = {"w": np.full((100, 1000), 0.01, np.float32), "v": np.ones((1000, 1), np.float32)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Tanh", ["a"], ["b"]),
+        helper.make_node("MatMul", ["b", "v"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", size]) for name, size in (("x", 100), ("y", 1)))
+    graph = helper.make_graph(nodes, "wide", [x], [y], [numpy_helper.from_array(value, name) for name, value in weights.items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "wide.onnx")
+    found = {}
+    for how in ("apart", "shared"):
+        command = [sys.executable, "-c", GROWTH, str(tmp_path / "wide.onnx"), how]
+        grown, answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        found[how] = int(grown), float(answer)
+    assert found["shared"][0] < 0.5 * found["apart"][0] and found["shared"][1] == found["apart"][1]

@@ -77,6 +77,7 @@ def open_session(
     if shared:
         shared_arena()
         options.add_session_config_entry("session.use_env_allocators", "1")
+        options.enable_mem_pattern = False  # a block for all of a run's tensors seldom fits into what the others have left free
     if not cuda:
         return onnxruntime.InferenceSession(path, options, providers=[CPU])
     package = f"onnxruntime {onnxruntime.__version__}"
