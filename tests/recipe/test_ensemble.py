@@ -85,16 +85,19 @@ def test_what_has_no_effect_is_warned_of(tmp_path: Path, overrides: list[str], s
     assert found.data.last is None and not found.data.unseen and found.data.bad_lines == "refuse"
 
 
-def test_the_shipped_recipe() -> None:
+@pytest.mark.parametrize(
+    ("name", "trained"),
+    [("ensemble", ["qat_int8", "mamba2", "dqn", "ppo"]), ("ensemble_ref", ["es225_ptq", "mamba2_ref", "dqn_ref", "ppo_ref"])],
+)
+def test_shipped_recipes(name: str, trained: list[str]) -> None:
     folder = Path(__file__).parents[2] / "recipes"
+    path = folder / f"{name}.yaml"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        recipe = load(ENSEMBLE, folder / "ensemble.yaml")
-    assert recipe.name == "ensemble" and recipe.data.path.exists()
-    trained = {name: member.path.name for name, member in recipe.members.items()}
-    assert list(trained) == ["tft", "mamba2", "dqn", "ppo"] and all(
-        member.path.parent.name == "exports" for member in recipe.members.values()
-    )
-    commands = [line.split() for line in (folder / "ensemble.yaml").read_text().splitlines() if line.startswith("#   ")]
-    assert [command[1:4] for command in commands] == [["tftq", "ensemble", "recipes/ensemble.yaml"]] * 2
-    load(ENSEMBLE, folder / "ensemble.yaml", commands[1][4:])
+        recipe = load(ENSEMBLE, path)
+    assert recipe.name == name and recipe.data.path.exists() and list(recipe.members) == ["tft", "mamba2", "dqn", "ppo"]
+    assert [member.path for member in recipe.members.values()] == [folder.parent / "exports" / model for model in trained]
+    assert all((folder / f"{model}.yaml").exists() for model in trained)
+    commands = [line.split() for line in path.read_text().splitlines() if line.startswith("#   ")]
+    assert [command[1:4] for command in commands] == [["tftq", "ensemble", f"recipes/{name}.yaml"]] * 2
+    load(ENSEMBLE, path, commands[1][4:])
