@@ -100,6 +100,14 @@ def test_what_it_tells_and_its_page(agent_run: Run) -> None:
         assert words in page
 
 
+def test_what_is_for_forecasters_says_so(agent_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    model = agent_run.folder / "exports" / "fp32.onnx"
+    assert cli.main(["predict", str(model), str(ROOT / "test_data" / "ES_FUT_small.parquet"), "--last"]) != 0
+    assert f"{model}: a policy, which takes positions and forecasts nothing" in capsys.readouterr().err
+    assert cli.main(["compare", str(agent_run.folder)]) != 0
+    assert f"{agent_run.folder}: the run of an agent, which forecasts nothing" in capsys.readouterr().err
+
+
 def test_what_stops_it_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RunFolderError, match=r"the run of an agent cannot be resumed: the transitions it learns from are not kept"):
         run_agent(recipe(f"out={tmp_path / 'a'}"), resume=True)

@@ -52,6 +52,8 @@ class FinishedRun:
         status = summary.get("status", "nothing")
         if status != "ok":
             raise CompareError(f"{folder}: give the folder of a run that came to its end; of this one it says: {status}")
+        if "trained_parameters" in summary:
+            raise CompareError(f"{folder}: the run of an agent, which forecasts nothing; see its report.html, or tftq ensemble")
         if not summary.get("models"):
             raise CompareError(f"{folder}: the run exported no model; give one that did")
         found = cls(folder, summary, _json(folder / "env.json", "a run leaves one: was it removed?"))

@@ -51,6 +51,8 @@ class ServedModel:
         notes = json.loads(self.session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, "{}"))
         if notes.get("format") == "stream":
             raise PredictError(f"{path}: one half of a streaming pair, for tftq.export.stream.Stream; give the model in one piece")
+        if "positions" in notes:
+            raise PredictError(f"{path}: a policy, which takes positions and forecasts nothing; run it as a member of tftq ensemble")
         if missing := [key for key in ("data", "step_ns", "inputs", "horizon", "quantiles", "target") if key not in notes]:
             raise PredictError(f"{path}: lacks {', '.join(missing)} in its metadata {METADATA_KEY!r}; export the model again with tftq run")
         self.path = path

@@ -36,6 +36,7 @@ from tftq.export.plan import WINDOWS
 from tftq.export.publish import MEASURED_THREADS, Proven
 from tftq.files import written_whole
 from tftq.quant.calibration import calibrate
+from tftq.quant.equalize import equalize
 from tftq.quant.modules import FakeQuantizedLinear
 from tftq.quant.prepare import swap_modules
 from tftq.quant.weights import with_rounded_weights
@@ -65,7 +66,7 @@ class ExportedPolicy(Proven):
 
 
 def quantized(policy: Policy, recipe: AgentQuantRecipe, train: Windows) -> Policy:
-    """A copy of a policy whose layers multiply integers, calibrated on training windows, each with every position held.
+    """A copy of a policy whose layers multiply integers, equalized and calibrated on training windows, each with every position held.
 
     Args:
         policy: on the CPU.
@@ -76,6 +77,7 @@ def quantized(policy: Policy, recipe: AgentQuantRecipe, train: Windows) -> Polic
         QuantizationError: a range is not finite, or was never observed.
     """
     prepared = copy.deepcopy(policy)
+    equalize(list(prepared.layers), (prepared.observation(*seen) for seen in _observations(train, recipe.calibration_windows)))
     swap_modules(prepared, {nn.Linear: FakeQuantizedLinear})
     calibrate(prepared, _observations(train, recipe.calibration_windows), recipe.calibration, percentile=recipe.percentile)
     return prepared.eval()
