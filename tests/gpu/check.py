@@ -1,8 +1,8 @@
 """Everything that only a GPU can tell, in under seven minutes: `make gpu-check`, or `python tests/gpu/check.py`.
 
 Each precision trains the reference model at batch 32 and at batch 1 under a cap of 4 GiB, QAT trains its tables, a batch that does not
-fit is halved until it does, what must hold on every device is checked on this one, and each format for a GPU is run by ONNX Runtime there,
-with what its session occupies and which provider computes what. Prints tables, and writes
+fit is halved until it does, what must hold on every device is checked on this one, each format for a GPU is run by ONNX Runtime there,
+with what its session occupies and which provider computes what, and so are the members of an ensemble together. Prints tables, and writes
 benchmarks/results/gpu_check.json, and gpu_check.json in the folder that the environment variable OUT names. Exit status 1 where there is
 no CUDA device, a measurement failed or a check did not pass; a missed target of speed is reported and is no failure.
 
@@ -31,6 +31,7 @@ from rich.table import Table
 
 from benchmarks.common import write_result
 from tests.gpu.agreement import AGREEMENTS
+from tests.gpu.ensemble import ensemble_rows
 from tests.gpu.reference import REFERENCE, ROOT
 from tests.gpu.runtime import runtime_row
 from tests.gpu.shortage import shortage_row
@@ -42,6 +43,7 @@ CAP_BYTES = 4 * 2**30  # of the card that this library is for
 SHORT_BYTES, LARGE_BATCH = 2**30, 1024  # a smaller cap, and windows that do not fit below it at once
 LIMIT_S = 420.0  # for everything
 TRAINING, RUNTIME = f"training under a cap of {CAP_BYTES >> 30} GiB", "ONNX Runtime on the GPU"
+ENSEMBLE = "the ensemble on the GPU"
 SHORTAGE = f"training under a cap of {SHORT_BYTES >> 30} GiB, which is too little"
 
 Row = dict[str, Any]
@@ -63,6 +65,7 @@ def cases() -> dict[str, Case]:
     )
     for kind, lstm in kinds:
         found[f"onnx_{kind}_lstm_int8" if (kind, lstm) == ("fp16_int8", "int8") else f"onnx_{kind}"] = _runtime(kind, lstm)
+    found["ensemble"] = lambda device: ensemble_rows("reference", device)
     return found
 
 
@@ -115,9 +118,9 @@ def failed(row: Row) -> bool:
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     """A table for each kind of case, a line for each row."""
-    kinds: dict[str, list[Row]] = {TRAINING: [], SHORTAGE: [], "agreement": [], RUNTIME: []}
+    kinds: dict[str, list[Row]] = {TRAINING: [], SHORTAGE: [], "agreement": [], RUNTIME: [], ENSEMBLE: []}
     for row in rows:
-        kind = {"agreement": "agreement", "onnx": RUNTIME, "out": SHORTAGE}.get(row["case"].split("_")[0], TRAINING)
+        kind = {"agreement": "agreement", "onnx": RUNTIME, "out": SHORTAGE, "ensemble": ENSEMBLE}.get(row["case"].split("_")[0], TRAINING)
         kinds[kind].append(row)
     return [_table(title, part) for title, part in kinds.items() if part]
 

@@ -87,7 +87,7 @@ def test_all_cases_are_run_and_written_down(tmp_path: Path, monkeypatch: pytest.
     written = json.loads((tmp_path / "out" / "gpu_check.json").read_text())
     names = [f"{stage}_batch{batch}" for stage in ("train_fp32", "train_fp16", "train_bf16", "qat_fp32") for batch in (32, 1)]
     runtime = [f"onnx_{kind}" for kind in ("fp32", "fp16", "fp16_int8", "fp16_int8_lstm_int8", "int8_ptq")]
-    assert [row["case"] for row in written["rows"]] == [*names, "out_of_memory", "agreement", *runtime]
+    assert [row["case"] for row in written["rows"]] == [*names, "out_of_memory", "agreement", *runtime, "ensemble"]
     assert "an update from one window: not measured" in capsys.readouterr().out
     monkeypatch.setattr(check, "rows_of_process", lambda name, timeout_s: [{"case": name, "error": "no memory"}])
     assert check.main([]) == 1
