@@ -287,8 +287,11 @@ def test_another_symbol_than_that_of_training_is_told(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_refused_before_anything_runs(tmp_path: Path, members: dict[str, Path]) -> None:
-    with pytest.raises(EnsembleError, match=r"member gone: no .*gone\.onnx; give a model, a folder of models"):
-        quietly(recipe_of(tmp_path / "out", "-", {**members, "gone": tmp_path / "gone.onnx"}), lines=[])
+    gone = {**members, "gone": tmp_path / "gone.onnx", "lost": tmp_path / "lost.onnx"}
+    with pytest.raises(
+        EnsembleError, match=r"^member gone: no .*gone\.onnx; give a model, a folder of models.*\nmember lost: no .*lost\.onnx"
+    ):
+        quietly(recipe_of(tmp_path / "out", "-", gone), lines=[])
     (tmp_path / "text.onnx").write_text("no model")
     with pytest.raises(EnsembleError, match=r"member text: .*text\.onnx: no ONNX file"):
         quietly(recipe_of(tmp_path / "out", "-", {"text": tmp_path / "text.onnx"}), lines=[])

@@ -70,11 +70,17 @@ def prepare(recipe: EnsembleRecipe) -> Prepared:
     """Find the members and learn what they want and will take; nothing is loaded.
 
     Raises:
-        EnsembleError: one cannot serve, or they do not want the same bars.
+        EnsembleError: some cannot serve, each on a line, or they do not want the same bars.
         GateError: what one takes is not known and cannot be measured.
     """
-    shared = recipe.memory.shared
-    members = [open_member(name, part, threads=recipe.threads, shared=shared) for name, part in recipe.members.items()]
+    members, refused = [], []
+    for name, part in recipe.members.items():
+        try:
+            members.append(open_member(name, part, threads=recipe.threads, shared=recipe.memory.shared))
+        except EnsembleError as error:
+            refused.append(str(error))
+    if refused:
+        raise EnsembleError("\n".join(refused))
     steps = {member.name: member.interface.step for member in members if member.interface.step is not None}
     if recipe.data.step_s is not None:
         steps = {"data.step_s": round(recipe.data.step_s * SECOND), **steps}
