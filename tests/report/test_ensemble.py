@@ -35,7 +35,14 @@ def write_run(folder: Path, bars: int = 60, *, since: int | None = None, **chang
     pq.write_table(table, folder / "answers.parquet")
     found = backtest(table, cost_ticks=1, tick=0.25, since=since)
     summary: dict[str, Any] = {
-        **{"name": "four", "status": "ok", "rule": "risk_weighted", "minimum": 1, "bars": bars, "notes": ["2 bars dropped: <no price>"]},
+        **{
+            "name": "four",
+            "status": "ok",
+            "rule": "risk_weighted",
+            "bars": bars,
+            "states": {"ok": bars},
+            "notes": ["2 bars dropped: <no price>"],
+        },
         "members": {
             "dqn": member("dqn", 5 * MB, ok=bars),
             "tft": member("tft", 40 * MB, **{"warming up": 5, "ok": bars - 6, "not finite": 1}),
@@ -43,7 +50,13 @@ def write_run(folder: Path, bars: int = 60, *, since: int | None = None, **chang
         },
         "memory": {
             **{"budget_bytes": 120 * MB, "planned_bytes": 65 * MB, "resident_bytes": 58 * MB},
-            **{"residency": "all", "shared_allocator": True},
+            **{
+                "residency": "all",
+                "shared_allocator": True,
+                "loads": {"dqn": 1, "tft": 1, "mamba2": 1},
+                "evictions": 0,
+                "load_seconds": 0.5,
+            },
         },
         "latency_ms": {"median": 7.5, "p99": 12.25},
         "backtest": found.summary(),
@@ -80,7 +93,8 @@ def test_the_page_tells_every_figure(tmp_path: Path) -> None:
         "7.50 ms",
         "a bar, p99 12.25 ms",
         "A change of position by 1 costs 0.25 in the price's unit.",
-        "Planned 65.0 MB in all; the process grew by 58.0 MB; budget 120 MB, residency all, one allocator for all sessions.",
+        "Planned 65.0 MB in all; the process grew by 58.0 MB; budget 120 MB, residency all, one allocator for all sessions. "
+        "Bars of the ensemble: ok 60.",
         "2 bars dropped: <no price>",
         "commit abc, dirty yes",
         "members: {tft: {path: exports/tft}}",
@@ -123,9 +137,14 @@ def test_many_bars_are_drawn_as_some(tmp_path: Path) -> None:
 
 def test_a_budget_far_off_is_told_and_not_drawn(tmp_path: Path) -> None:
     memory = {"budget_bytes": 932 * MB, "planned_bytes": 65 * MB, "resident_bytes": 58 * MB, "residency": "lazy", "shared_allocator": False}
+    memory |= {"loads": {"dqn": 7, "tft": 3}, "evictions": 8, "load_seconds": 1.25}
     text, _, page = read(write_run(tmp_path, memory=memory))
     assert "budget 932<" not in page
-    assert "budget 932 MB, residency lazy, an allocator for each session." in text
+    assert (
+        "budget 932 MB, residency lazy, an allocator for each session. Members were loaded 10 times in all, which took 1.2 s, and unloaded 8"
+        in text
+    )
+    assert "times to make room. Bars of the ensemble: ok 60." in text
 
 
 def test_agents_alone_have_no_risks(tmp_path: Path) -> None:

@@ -204,9 +204,17 @@ def _members(facts: EnsembleFacts) -> Html:
         *(row(f"bars: {state}", lambda member, state=state: f"{member['states'].get(state, 0):,}") for state in states),  # type: ignore[misc]
     ]
     allocator = "one allocator for all sessions" if memory["shared_allocator"] else "an allocator for each session"
+    own = ", ".join(f"{state} {count:,}" for state, count in facts.summary["states"].items())
+    turns = (
+        f" Members were loaded {sum(memory['loads'].values()):,} times in all, which took {memory['load_seconds']:.1f} s, and unloaded "
+        f"{memory['evictions']:,} times to make room."
+        if memory["residency"] == "lazy"
+        else ""
+    )
     line = (
         f"Planned {memory['planned_bytes'] / MB:,.1f} MB in all; the process grew by {memory['resident_bytes'] / MB:,.1f} MB; "
-        f"budget {memory['budget_bytes'] / MB:,.0f} MB, residency {memory['residency']}, {allocator}."
+        f"budget {memory['budget_bytes'] / MB:,.0f} MB, residency {memory['residency']}, {allocator}.{turns} Bars of the "
+        f"ensemble: {own}."
     )
     return section("Members", tag("p", line), tag("div", _budget(facts), table(["", *members], rows), class_="side"))
 
