@@ -3,12 +3,18 @@ import io
 import pytest
 from rich.console import Console
 
-from tftq.console import KEPT, PIPED_WIDTH, Teller, stdout_console
+from tftq.console import KEPT, PIPED_WIDTH, Teller, stderr_console, stdout_console
 
 
 def test_a_pipe_is_wide_enough_for_a_long_line(capsys: pytest.CaptureFixture[str]) -> None:
     stdout_console().print("word " * (PIPED_WIDTH // 5))
     assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_standard_error_is_as_wide(capsys: pytest.CaptureFixture[str]) -> None:
+    stderr_console().print("word " * (PIPED_WIDTH // 5))
+    streams = capsys.readouterr()
+    assert streams.err.count("\n") == 1 and streams.out == ""
 
 
 def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,17 @@ KEPT = 100  # sentences; a run that goes on for months may tell of any number
 
 def stdout_console(*, quiet: bool = False) -> Console:
     """A console on standard output, as wide as its terminal, or wide enough for files and pipes."""
-    console = Console(quiet=quiet)
-    return console if console.is_terminal else Console(quiet=quiet, width=PIPED_WIDTH)
+    return _wide_enough(quiet=quiet)
+
+
+def stderr_console() -> Console:
+    """The same on standard error, where standard output carries something else."""
+    return _wide_enough(stderr=True)
+
+
+def _wide_enough(*, quiet: bool = False, stderr: bool = False) -> Console:
+    console = Console(quiet=quiet, stderr=stderr)
+    return console if console.is_terminal else Console(quiet=quiet, stderr=stderr, width=PIPED_WIDTH)
 
 
 class Teller:

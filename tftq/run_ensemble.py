@@ -19,7 +19,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from tftq.console import Teller, stdout_console
+from tftq.console import Teller, stderr_console, stdout_console
 from tftq.data.files import duration, iso
 from tftq.ensemble.backtest import Backtest, backtest
 from tftq.ensemble.council import OK, Council
@@ -140,7 +140,7 @@ def run(
         TftqError: a member, the data, the budget or the folder is not as it must be.
     """
     streamed = recipe.data.streamed
-    tell = Teller(console or (Console(stderr=True) if streamed else stdout_console()))
+    tell = Teller(console or (stderr_console() if streamed else stdout_console()))
     prepared = prepare(recipe)
     budget = recipe.memory.budget_mb * MEGA
     residency = Residency(prepared.members, prepared.planned, budget, lazy=recipe.memory.residency == "lazy")
