@@ -237,6 +237,7 @@ def test_a_caller_finds_everything_in_the_metadata(make: Make) -> None:
     assert found == {
         "recipe": "small",
         "recipe_hash": "abc",
+        "kind": "tft",
         "lookback": 12,
         "horizon": 4,
         "quantiles": [0.1, 0.5, 0.9],
