@@ -2,10 +2,13 @@
 
 import json
 import math
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from tests.ensemble.tables import BEGIN, MINUTE, answers_table, random_members
 from tftq.ensemble.answers import Answer
@@ -61,6 +64,31 @@ def test_nothing_is_held_over_a_gap() -> None:
     assert (score.hits, score.misses) == (2, 0)
     held = found.scores[BUY_AND_HOLD]  # the same ledger
     assert (held.net_return, held.turnover, held.hit_rate) == (score.net_return, 4, 1)
+
+
+held = st.none() | st.sampled_from([-1.0, 0.0, 1.0]) | st.floats(-1, 1, width=32)
+path = st.lists(st.tuples(st.floats(50, 200), st.booleans(), held), min_size=2, max_size=12)
+
+
+@given(path, st.floats(0, 3))
+def test_a_ledger_equals_one_kept_bar_by_bar(bars: list[tuple[float, bool, float | None]], cost_ticks: float) -> None:
+    """Entries of a cash book in a loop: at each close the position is changed and paid for, at the next its gain is booked."""
+    close, gaps, positions = zip(*bars, strict=True)
+    segments = np.cumsum([False, *gaps[1:]]).tolist()
+    assume(any(one == two for one, two in pairwise(segments)))
+    cash, holding, most, fall, turnover = 0.0, 0.0, 0.0, 0.0, 0.0
+    for bar, price in enumerate(close):
+        goes_on = bar + 1 < len(close) and segments[bar + 1] == segments[bar]
+        wanted = (positions[bar] or 0.0) if goes_on else 0.0
+        turnover += abs(wanted - holding)
+        cash -= abs(wanted - holding) * cost_ticks * 0.25 / price
+        holding = wanted
+        cash += holding * (close[bar + 1] - price) / price if goes_on else 0.0
+        most, fall = max(most, cash), max(fall, most - cash)
+    answers = [None if position is None else Answer(position) for position in positions]
+    found = run(answers_table(close, {"a": answers}, segments=segments), cost_ticks=cost_ticks).scores["a"]
+    assert found.net_return == pytest.approx(cash, abs=1e-6) and found.turnover == pytest.approx(turnover, abs=1e-6)
+    assert found.max_drawdown == pytest.approx(fall, abs=1e-6)
 
 
 def test_a_missing_answer_holds_nothing() -> None:
