@@ -4,8 +4,10 @@ import builtins
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import onnxruntime as ort
 import pytest
@@ -21,6 +23,8 @@ from tftq.export.graph import read_metadata
 from tftq.plan import main as plan
 from tftq.recipe.agent import AGENT, AgentRecipe
 from tftq.recipe.loading import load, recipe_hash
+from tftq.report.facts import Facts
+from tftq.report.page import page
 from tftq.run import main
 from tftq.run_agent import run_agent
 
@@ -89,7 +93,7 @@ def test_what_it_tells_and_its_page(agent_run: Run) -> None:
     assert "evaluation 2: 200 steps" in agent_run.printed
     assert "int8_ptq: passed the gate" in agent_run.printed
     assert "buy and hold" in agent_run.printed
-    page = (agent_run.folder / "report.html").read_text()
+    shown = (agent_run.folder / "report.html").read_text()
     for words in (
         "trained by DQN in 200 steps",
         "chance for the most part",
@@ -97,7 +101,16 @@ def test_what_it_tells_and_its_page(agent_run: Run) -> None:
         "buy and hold",
         "The gate",
     ):
-        assert words in page
+        assert words in shown
+
+
+def test_the_page_says_whether_the_baselines_were_beaten(agent_run: Run) -> None:
+    facts = Facts.read(agent_run.folder)
+    for net, words in ((-1.0, "did not beat buying and holding"), (1.0, "earned more than buying and holding")):
+        changed = {**facts.summary, "val": {**facts.summary["val"], "net_return": net}}
+        shown = page(replace(facts, summary=changed))
+        assert words in shown
+        ElementTree.fromstring(shown.removeprefix("<!DOCTYPE html>\n"))
 
 
 def test_what_is_for_forecasters_says_so(agent_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
