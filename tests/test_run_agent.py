@@ -137,7 +137,7 @@ def test_what_stops_it_before_it_begins(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(
-        AgentError, match=r"stable_baselines3\S* is not installed, and agents are trained with it: pip install 'tftq\[rl\]'"
+        AgentError, match=r"stable_baselines3 is not installed, and agents are trained with it: pip install 'tftq\[rl\]'"
     ):
         run_agent(recipe(f"out={tmp_path / 'a'}"))
     assert not (tmp_path / "a").exists()

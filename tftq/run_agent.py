@@ -101,9 +101,10 @@ def _trainer() -> "Callable[..., tuple[Policy, list[Evaluation]]]":
     try:
         from tftq.agents.train import train_agent
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] not in EXTRA:
+        package = (error.name or "").split(".")[0]
+        if package not in EXTRA:
             raise
-        raise AgentError(f"{error.name} is not installed, and agents are trained with it: pip install 'tftq[rl]'") from error
+        raise AgentError(f"{package} is not installed, and agents are trained with it: pip install 'tftq[rl]'") from error
     return train_agent
 
 

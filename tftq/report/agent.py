@@ -105,7 +105,7 @@ def _rows(models: Mapping[str, Mapping[str, Any]], baselines: Mapping[str, Mappi
         ["INT8 share of weights", *(f"{model['int8_weight_share']:.1%}" for model in models.values()), *none],
         ["agreement with the trained policy", *(f"{model['agreement']:.2%}" for model in models.values()), *none],
         ["net return", *(percent(outcome["net_return"]) for outcome in outcomes)],
-        ["paid in costs", *(percent(-outcome["cost"]) for outcome in outcomes)],
+        ["paid in costs", *(f"{100 * outcome['cost']:.3f} %" for outcome in outcomes)],
         ["units of position changed", *(str(outcome["turnover"]) for outcome in outcomes)],
         ["short, flat, long", *(f"{outcome['short']:.0%}, {outcome['flat']:.0%}, {outcome['long']:.0%}" for outcome in outcomes)],
     ]
