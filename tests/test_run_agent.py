@@ -136,9 +136,7 @@ def test_what_stops_it_before_it_begins(tmp_path: Path, monkeypatch: pytest.Monk
     for module in [name for name in sys.modules if name.startswith("tftq.agents.train") or name.startswith("tftq.agents.replay")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(
-        AgentError, match=r"stable_baselines3 is not installed, and agents are trained with it: pip install 'tftq\[rl\]'"
-    ):
+    with pytest.raises(AgentError, match=r"stable_baselines3 is not installed, and agents are trained with it: pip install 'tftq\[rl\]'"):
         run_agent(recipe(f"out={tmp_path / 'a'}"))
     assert not (tmp_path / "a").exists()
 
