@@ -97,6 +97,7 @@ def test_the_page_tells_every_figure(tmp_path: Path) -> None:
         "Bars of the ensemble: ok 60.",
         "2 bars dropped: <no price>",
         "commit abc, dirty yes",
+        "Median time of a bar, ms",
         "members: {tft: {path: exports/tft}}",
     ):
         assert words in text

@@ -216,7 +216,7 @@ def _members(facts: EnsembleFacts) -> Html:
         f"budget {memory['budget_bytes'] / MB:,.0f} MB, residency {memory['residency']}, {allocator}.{turns} Bars of the "
         f"ensemble: {own}."
     )
-    return section("Members", tag("p", line), tag("div", _budget(facts), table(["", *members], rows), class_="side"))
+    return section("Members", tag("p", line), tag("div", _budget(facts), _time(facts), class_="side"), table(["", *members], rows))
 
 
 def _budget(facts: EnsembleFacts) -> Html:
@@ -228,6 +228,13 @@ def _budget(facts: EnsembleFacts) -> Html:
     highest = max(memory["planned_bytes"], memory["resident_bytes"]) / MB
     marks = {f"budget {budget:,.0f}": budget} if budget <= HEIGHT_IN_SIGHT * highest else {}
     return bar_chart("Resident memory, MB", groups, {0: "planned", 1: "measured"}, axis="of all members", marks=marks)
+
+
+def _time(facts: EnsembleFacts) -> Html:
+    """The time that members take of a bar, one on another, beside that of the whole bar: features are made once for all of them."""
+    groups = {name: [member["latency_ms"]["median"], None] for name, member in facts.summary["members"].items()}
+    groups["the bar, features included"] = [None, facts.summary["latency_ms"]["median"]]
+    return bar_chart("Median time of a bar, ms", groups, {0: "answers", 1: "the bar"}, axis="of all members", marks={})
 
 
 def _share(value: float | None) -> str:
