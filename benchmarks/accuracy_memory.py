@@ -40,7 +40,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "vic_electricity": (
         *(f"data.path={BENCH}/vic_electricity.csv", "data.time=Time", "data.target=Demand", "data.known=[Temperature, Holiday]"),
         *("data.observed=[]", "data.calendar=[hour, weekday, day_of_year]", "data.season=336", "data.lookback=96", "data.horizon=48"),
-        *("train.epochs=1", "train.batch_size=64", "quant.qat.epochs=1"),
+        *("train.epochs=1", "train.batch_size=64", "quant.qat.epochs=1", "quant.qat.lr=3e-4"),
     ),
 }
 # What is trained for each seed, and what each of its exports is called here.
