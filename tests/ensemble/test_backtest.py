@@ -180,7 +180,7 @@ def test_the_summary_is_json_and_says_what_it_proves() -> None:
         "A week of bars proves nothing. These are 0.1 days, from 2024-01-08T07:10:00Z to 2024-01-08T08:57:00Z, with 14 windows of 3 steps "
         f"that do not overlap; by chance alone a hit rate over {judged} bars strays {0.98 / math.sqrt(judged):.1%} from 50%. The next span "
         "may be of another kind, and beside 1 tick a change of position nothing is paid: no queue, no slippage, no order that is not "
-        "filled. Members may have been trained on these very bars: nothing says when training ended."
+        "filled. Members may have been trained on these very bars: nothing says otherwise."
     )
     assert summary["scores"][NO_CHANGE]["hit_rate"] is None and summary["scores"][NO_CHANGE]["trades"] == 0
 
@@ -188,7 +188,13 @@ def test_the_summary_is_json_and_says_what_it_proves() -> None:
 def test_nobody_answered() -> None:
     found = run(answers_table([1.0, 2.0], {"a": [None, None]}))
     assert found.scores["a"].hit_rate is None and found.scores[BUY_AND_HOLD].gross_return == 0
-    assert "by chance" not in found.warning and "with 1 window of 1 step that" in found.warning
+    assert "by chance" not in found.warning and "with 0 windows of 1 step that" in found.warning
+
+
+def test_windows_after_bars_without_an_answer_are_not_counted() -> None:
+    answers = [None, None, *(5 * [LONG]), None, LONG, LONG, LONG]
+    found = run(answers_table([1.0] * 11, {"a": answers, "b": 11 * [None]}, segments=[0] * 8 + [1] * 3))
+    assert found.independent_windows == 5 + 2  # the last bar of a segment is followed by none
 
 
 def test_answers_that_cannot_be_judged_are_refused() -> None:

@@ -151,6 +151,7 @@ class Backtest:
 
     Args:
         bars: the bars that count.
+        answered: bool [bars], at which any member answered.
         since: int64 nanoseconds UTC, when training ended, and `learned`: how many bars before were left out; None where it is not known.
         horizon: steps of the longest forecast, 1 where there is none.
         cost_ticks, tick: what a change of the position by 1 costs, in ticks, and a tick in the price's unit.
@@ -159,6 +160,7 @@ class Backtest:
     """
 
     bars: Bars
+    answered: np.ndarray
     since: int | None
     learned: int
     horizon: int
@@ -169,9 +171,9 @@ class Backtest:
 
     @property
     def independent_windows(self) -> int:
-        """Windows of the horizon that do not overlap, so that their outcomes say something new each."""
-        starts = self.bars.starts
-        return int((self.bars.ahead[starts] // self.horizon).sum())
+        """Windows of the horizon after bars that were answered at that do not overlap, so that their outcomes say something new each."""
+        judged = self.answered & (self.bars.ahead > 0)
+        return int((np.add.reduceat(judged, self.bars.starts, dtype=np.int64) // self.horizon).sum())
 
     @property
     def warning(self) -> str:
@@ -180,7 +182,7 @@ class Backtest:
         judged = max(score.hits + score.misses for score in self.scores.values())
         chance = f"; by chance alone a hit rate over {judged:,} bars strays {STRAY / 2 / math.sqrt(judged):.1%} from 50%" if judged else ""
         windows = f"{_counted(self.independent_windows, 'window')} of {_counted(self.horizon, 'step')} that do not overlap"
-        learned = "" if self.since is not None else " Members may have been trained on these very bars: nothing says when training ended."
+        learned = "" if self.since is not None else " Members may have been trained on these very bars: nothing says otherwise."
         return (
             f"A week of bars proves nothing. These are {(end - begin) / DAY_NS:.1f} days, from {iso(begin)} to {iso(end)}, "
             f"with {windows}{chance}. The next span may be of another kind, and beside {_counted(self.cost_ticks, 'tick')} a change of "
@@ -229,10 +231,12 @@ def backtest(table: pa.Table, *, cost_ticks: float, tick: float, since: int | No
 
     answers = {name: _Answers.read(part, bars) for name, part in _by_member(table)}
     horizon = max(own.quantiles.shape[1] for own in answers.values()) or 1
-    answers |= _baselines(np.logical_or.reduce([np.isfinite(own.position) for own in answers.values()]), horizon)
+    answered = np.logical_or.reduce([np.isfinite(own.position) for own in answers.values()])  # [bars]
+    answers |= _baselines(answered, horizon)
     books = {name: ledger(bars, own.position, cost_ticks * tick) for name, own in answers.items()}
     return Backtest(
         bars,
+        answered,
         since,
         learned,
         horizon,
