@@ -21,7 +21,7 @@ Model = TypeVar("Model", bound=nn.Module)  # with `kept_float`, as `Forecaster` 
 
 
 def deploy(model: Model) -> Model:
-    """A copy of a model in the table form, its products replaced by what the runtime computes; only for tracing.
+    """A copy of a model, a TFT in the table form, its products replaced by what the runtime computes; only for tracing.
 
     Args:
         model: a float table model, or a prepared and calibrated one, which comes out in integers.
@@ -50,7 +50,7 @@ def replaced(model: Model, swaps: dict[type[nn.Module], Callable[..., nn.Module]
     """As `deploy`, with any replacements.
 
     Args:
-        model: in the table form.
+        model: a TFT in the table form, or a network that has none.
         swaps: type of a module -> what makes its replacement of it.
     """
     check_ranges(model)

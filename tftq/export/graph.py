@@ -1,4 +1,4 @@
-"""From a model in the table form to ONNX bytes: traced, named, described, and stripped of what only the tracer needs."""
+"""From a model, a TFT in the table form, to ONNX bytes: traced, named, described, and stripped of what only the tracer needs."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ def build_graph(model: Forecaster, metadata: Mapping[str, object], *, half: bool
     """An ONNX model: raw columns in, `forecast` [batch, horizon, quantiles] in the target's unit out, any batch size.
 
     Args:
-        model: in the table form; where it is prepared and calibrated, its weights are stored as INT8, and the products are of integers.
+        model: a TFT in the table form; where prepared and calibrated, its weights are stored as INT8, and the products are of integers.
         metadata: what to note in the file beside the inputs, as JSON.
         half: products in FP16, for a GPU, of weights in INT8 too.
 

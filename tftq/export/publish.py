@@ -108,7 +108,7 @@ def export_model(
     """Write `<folder>/<kind>.onnx` and what was proven of it, or nothing.
 
     Args:
-        model: in the table form; prepared and calibrated for the formats with integer weights.
+        model: a TFT in the table form; prepared and calibrated for the formats with integer weights.
         kind: the format.
         folder: where to; made where missing.
         validation: the windows to prove and to measure it with.

@@ -1,4 +1,4 @@
-"""From a float model in the table form to one that can learn its ranges and compute as the integers will."""
+"""From a float model, a TFT in the table form, to one that can learn its ranges and compute as the integers will."""
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -28,7 +28,7 @@ def prepare(model: Model, *, lstm: LstmStorage, weights: WeightStorage = "int8",
     """Put quantizers on every product: the tables and the linear layers, and on the LSTM's weights where asked.
 
     Args:
-        model: in the table form; it is changed in place, and its Parameters stay the same objects.
+        model: a TFT in the table form, or a network that has none; it is changed in place, and its Parameters stay the same objects.
         lstm: what the LSTM's weights are stored in.
         weights: what the tables and the weights of the linear layers are stored in. The quantile heads stay INT8: three rows of few bytes,
             whose errors nothing behind them evens out.
@@ -38,7 +38,7 @@ def prepare(model: Model, *, lstm: LstmStorage, weights: WeightStorage = "int8",
         The model itself.
 
     Raises:
-        QuantizationError: the model is not in the table form, or is prepared already; a pattern matches nothing, or they match everything.
+        QuantizationError: a TFT is not in the table form, or is prepared already; a pattern matches nothing, or they match everything.
     """
     if any(True for _ in quantizers(model)):
         raise QuantizationError("the model is prepared already: go on with it as it is, or prepare a new table of the float model")

@@ -21,7 +21,7 @@ def with_rounded_weights(model: Model) -> Model:
         model: prepared, its weights' ranges known; it stays as it is.
 
     Returns:
-        The copy, in the table form and in eval mode.
+        The copy, in eval mode.
     """
     rounded = copy.deepcopy(model).eval()  # where quantizers compute as they will be deployed
     swap_modules(rounded, {FakeQuantizedLinear: _linear, FakeQuantizedTable: _table, FakeQuantizedLstm: _lstm, DynamicLstm: _lstm})
