@@ -231,6 +231,7 @@ def _fine_tune(job: Job, model: Forecaster, stage: str, words: str, phases: QatS
     """Train a model on that was trained before and changed, in place, and say what it came to; no worse than what it began with."""
     folder = job.folder.path / stage
     job.watch.timeline.stage = stage
+    seed_everything(job.recipe.seed)  # exports in between draw random numbers too: which of them there are must not change training
     with job.watch.watching(model.train()):
         training = _trainer(job, model, stage, folder, phases).fit(resume=_resumable(job, folder))
     job.console.print(validation_line(words, training, naive_q_risk(job.data.validation)), highlight=False)
