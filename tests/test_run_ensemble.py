@@ -1,5 +1,6 @@
 """Whole runs of an ensemble: one path for files and lines, the same answers after a restart, and what is refused before anything runs."""
 
+import codecs
 import io
 import json
 from collections.abc import Iterable
@@ -327,7 +328,9 @@ def test_the_command_line(
     streams = capsys.readouterr()
     assert json.loads(streams.out) == json.loads((tmp_path / "out" / "summary.json").read_text()) and streams.err == ""
     lines = [line.encode() for line in as_json(COLUMNS)[:20]]
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"".join([*lines[:3], b'{"open\xff": 1}\n', *lines[3:]]))))
+    monkeypatch.setattr(
+        "sys.stdin", io.TextIOWrapper(io.BytesIO(b"".join([codecs.BOM_UTF8, *lines[:3], b'{"open\xff": 1}\n', *lines[3:]])))
+    )
     assert main(["ensemble", str(recipe), f"out={tmp_path / 'live'}", "data.path=-", "data.bad_lines=skip"]) == 0
     streams = capsys.readouterr()
     assert "line 4: left out: standard input: no column for timestamp" in streams.err
