@@ -50,6 +50,10 @@ def test_a_dash_is_standard_input(tmp_path: Path) -> None:
     ("override", "said"),
     [
         ("members.ensemble.path=x", "members.ensemble (command line): ensemble is the name of all of them together; allowed: any other"),
+        (
+            "members.no change.path=x",
+            "members.no change (command line): no change is the name of what members are judged beside; allowed: any",
+        ),
         ("rule.minimum=3", "rule.minimum (command line): found 3; allowed: at most the 2 members there are"),
         ("members.b.wieght=2", "members.b.wieght (command line): unknown key; did you mean members.b.weight?"),
         ("members.b.foreign.output.kind=score", "found 'score'; allowed: quantiles or scores or position; did you mean scores?"),

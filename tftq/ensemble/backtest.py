@@ -19,9 +19,9 @@ import torch
 from tftq.data.files import duration, iso
 from tftq.ensemble.answers import MEDIAN
 from tftq.errors import DataError
+from tftq.recipe.ensemble import BUY_AND_HOLD, NO_CHANGE
 from tftq.train.metrics import ForecastMetrics, validation_summary
 
-BUY_AND_HOLD, NO_CHANGE = "buy and hold", "no change"
 COLUMNS = ("time", "segment", "close", "member", "step", "position")
 QUANTILE = re.compile(r"P(\d+(?:\.\d+)?)")  # a column of forecasts: P10, P50, P97.5
 STRAY = 1.96  # standard errors that chance stays within, 19 times of 20

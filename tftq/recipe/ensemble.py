@@ -13,6 +13,7 @@ from tftq.recipe.schema import Format
 
 STANDARD_INPUT = Path("-")
 OWN = "ensemble"  # the name under which the ensemble's own answers stand
+BUY_AND_HOLD, NO_CHANGE = "buy and hold", "no change"  # and those of what they are judged beside
 
 
 class QuantilesOutput(Section):
@@ -142,6 +143,9 @@ class EnsembleRecipe(Section):
     def _names_of_their_own(cls, members: dict[str, MemberRecipe]) -> dict[str, MemberRecipe]:
         if OWN in members:
             raise contradiction(f"{OWN} is the name of all of them together; allowed: any other", OWN)
+        for name in (BUY_AND_HOLD, NO_CHANGE):
+            if name in members:
+                raise contradiction(f"{name} is the name of what members are judged beside; allowed: any other", name)
         return members
 
     @field_validator("rule")

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from tftq.ensemble.backtest import BUY_AND_HOLD, NO_CHANGE, Backtest, Score, backtest, drawdowns
+from tftq.ensemble.backtest import Backtest, Score, backtest, drawdowns
 from tftq.files import written_whole
+from tftq.recipe.ensemble import BUY_AND_HOLD, NO_CHANGE, OWN
 from tftq.report.document import document
 from tftq.report.html import Html, join, listing, section, table, tag
 from tftq.report.sections import environment, recipe
 from tftq.report.svg import bar_chart, line_chart
 from tftq.report.verdict import MB
 
-ENSEMBLE = "ensemble"  # the member under whose name its answers stand
 COLUMNS = 300  # of the chart of equity: more are not seen
 HEIGHT_IN_SIGHT = 3  # a budget so many times higher than what it is for is told, not drawn: the bars would be lost below it
 LEDGER = (
@@ -64,8 +64,8 @@ class EnsembleFacts:
     @property
     def names(self) -> list[str]:
         """Whose answers were judged: the ensemble first, then its members, then what they are compared with."""
-        members = [name for name in self.found.scores if name not in (ENSEMBLE, BUY_AND_HOLD, NO_CHANGE)]
-        return [ENSEMBLE, *members, BUY_AND_HOLD, NO_CHANGE]
+        members = [name for name in self.found.scores if name not in (OWN, BUY_AND_HOLD, NO_CHANGE)]
+        return [OWN, *members, BUY_AND_HOLD, NO_CHANGE]
 
 
 def write_ensemble_report(folder: Path) -> Path:
@@ -103,7 +103,7 @@ def ensemble_page(facts: EnsembleFacts) -> str:
 
 def _verdict(facts: EnsembleFacts) -> Html:
     """What came of it in a line, and why that proves nothing; so it is never green."""
-    own, held = (facts.found.scores[name].net_return for name in (ENSEMBLE, BUY_AND_HOLD))
+    own, held = (facts.found.scores[name].net_return for name in (OWN, BUY_AND_HOLD))
     return tag(
         "div",
         tag("b", f"After costs the ensemble returned {own:+.3%}, buying and holding {held:+.3%}"),
@@ -114,7 +114,7 @@ def _verdict(facts: EnsembleFacts) -> Html:
 
 def _tiles(facts: EnsembleFacts) -> Html:
     """The figures to remember."""
-    own, memory, latency = facts.found.scores[ENSEMBLE], facts.summary["memory"], facts.summary["latency_ms"]
+    own, memory, latency = facts.found.scores[OWN], facts.summary["memory"], facts.summary["latency_ms"]
     entries = [
         (_share(own.hit_rate), f"hit rate over {own.hits + own.misses:,} bars"),
         (f"{own.max_drawdown:.3%}", "maximum drawdown"),
