@@ -52,6 +52,11 @@ def test_the_least_recipes_hold_every_default(tmp_path: Path) -> None:
         ),
         (DQN, ["agent.gamma=1"], "agent.gamma (command line): found 1; allowed: a number, at least 0, below 1"),
         (DQN, ["agent.steps=4", "agent.learning_starts=0"], "agent.evaluations (line 3): found 5; allowed: at most agent.steps 4"),
+        (
+            DQN,
+            ["agent.train_freq=2001"],
+            "agent.train_freq (command line): found 2001; allowed: at most 2000, agent.steps to an evaluation",
+        ),
         (DQN, ["agent.buffer_size=63"], "agent.buffer_size (command line): found 63; allowed: at least agent.batch_size 64"),
         (
             DQN,

@@ -56,6 +56,14 @@ class DqnRecipe(_AnyAgent):
             raise contradiction(f"found {buffer_size}; allowed: at least agent.batch_size {batch}")
         return buffer_size
 
+    @field_validator("train_freq")
+    @classmethod
+    def _leaves_evaluations_apart(cls, train_freq: int, info: ValidationInfo) -> int:
+        steps, evaluations = (info.data.get(name) for name in ("steps", "evaluations"))
+        if steps is not None and evaluations is not None and evaluations * train_freq > steps:
+            raise contradiction(f"found {train_freq}; allowed: at most {steps // evaluations}, agent.steps to an evaluation")
+        return train_freq
+
     @field_validator("learning_starts")
     @classmethod
     def _learns_at_all(cls, learning_starts: int, info: ValidationInfo) -> int:
