@@ -83,8 +83,7 @@ def test_a_run_that_came_to_its_end_goes_on(tmp_path: Path) -> None:
     journal.finish()
     journal = Journal(tmp_path, LEVELS, rows=6)
     journal.add(at(1))
-    assert pq.read_table(journal.finish()).equals(pq.read_table(tmp_path / "answers.parquet"))
-    assert (tmp_path / "answers.parquet").read_bytes() == whole(tmp_path, 2)
+    assert journal.finish().read_bytes() == whole(tmp_path, 2)
 
 
 def test_a_journal_that_lacks_rows_is_refused(tmp_path: Path) -> None:
