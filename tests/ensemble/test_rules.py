@@ -78,6 +78,12 @@ def test_the_surer_forecaster_has_more_weight() -> None:
     assert table(found)[0] == pytest.approx([0.8 * 1 - 0.2 * 5, 0.8 * 2 - 0.2 * 1, 0.8 * 3 + 0.2 * 2])
 
 
+def test_opposites_that_cancel_leave_no_side() -> None:
+    members = {"a": Answer(1), "b": Answer(1), "c": Answer(-1)}
+    assert answered(risk_weighted(members, {"a": 0.1, "b": 0.2, "c": 0.3})).position == 0  # not the 5e-17 of floating point
+    assert answered(risk_weighted({"a": Answer(1e-6)}, EQUAL)).position == 1e-6
+
+
 def test_one_that_sees_no_change_has_no_say_and_none_that_does_leaves_the_weights() -> None:
     still, moving = forecast((-1, 0, 1)), forecast((0, 1, 9))
     assert table(answered(risk_weighted({"a": still, "b": moving}, EQUAL))) == [[0, 1, 9]]

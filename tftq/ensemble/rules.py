@@ -100,8 +100,10 @@ def risk_weighted(answers: Mapping[str, Answer], weights: Mapping[str, float], m
         return Combined(None)
     names = sorted(answers)
     by_risk = _by_risk(answers, weights)
-    positions = np.array([answers[name].position for name in names])  # [members]
-    position = float(np.clip(_average(positions, _shares(answers, by_risk)), -1, 1))
+    positions, shares = np.array([answers[name].position for name in names]), _shares(answers, by_risk)  # [members]
+    position = float(np.clip(_average(positions, shares), -1, 1))
+    if abs(position) <= ROUNDING * float(_average(np.abs(positions), shares)):
+        position = 0.0  # what rounding leaves of opposites that cancel would count as a side
     forecasts = _forecasts(answers)
     if not forecasts:
         return Combined(Answer(position))
