@@ -61,6 +61,7 @@ GOOD = as_json(COLUMNS)
 BAD_LINES = {
     "not JSON": ("{oops\n", "Expecting property name"),
     "no object": ("17\n", "found '17'; allowed: a JSON object"),
+    "too deep": ('{"a":' * 5000 + "\n", "recursion"),
     "no close": ('{"t": 1704672180000, "open": 1, "high": 1, "low": 1, "volume": 1}', "no column for close"),
     "a price below zero": (GOOD[3].replace('"low": 3', '"low": -3'), "low is not above zero"),
     "text for a price": (json.dumps({**json.loads(GOOD[3]), "open": "cheap"}), "column 'open' holds string"),
@@ -82,6 +83,11 @@ def test_a_bad_bar_is_named_with_its_line_and_refused_or_left_out(which: str) ->
     bars, incoming, told = taken(lines, bad_lines="skip")
     assert [bar.time for bar in bars] == [BEGIN + MINUTE * i for i in (0, 1, 2, 4, 5)]
     assert incoming.counts == {"bad lines": 1} and len(told) == 1 and told[0].startswith("line 4: left out: ") and said in told[0]
+
+
+def test_a_byte_order_mark_before_the_first_line_is_passed_over() -> None:
+    for lines in (GOOD[:3], as_csv(COLUMNS)[:4]):
+        assert [bar.time for bar in taken(["\ufeff" + lines[0], *lines[1:]])[0]] == [BEGIN + MINUTE * i for i in range(3)]
 
 
 def test_a_csv_line_with_too_few_fields_is_refused() -> None:

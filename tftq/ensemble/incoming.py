@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tftq.recipe.ensemble import BarsToAnswer
 
 SOURCE = "standard input"
+BYTE_ORDER_MARK = "\ufeff"  # before the first line, where a feed was written as UTF-8 by some tools
 
 
 @dataclass
@@ -133,12 +134,13 @@ class _Lines:
             if not line.strip():
                 continue
             if self._header is None:
+                line = line.removeprefix(BYTE_ORDER_MARK)
                 self._header = "" if line.lstrip().startswith("{") else line.rstrip("\r\n")
                 if self._header:
                     continue
             try:
                 bar = self._bar(line)
-            except (ValueError, OverflowError, pa.ArrowException) as error:  # of our checks, of JSON, of Arrow
+            except (ValueError, OverflowError, RecursionError, pa.ArrowException) as error:  # of our checks, of JSON, of Arrow
                 if self._recipe.bad_lines == "refuse":
                     self._refuse(number, error)
                 self._incoming.counts["bad lines"] += 1
