@@ -92,3 +92,12 @@ def test_a_journal_that_lacks_rows_is_refused(tmp_path: Path) -> None:
     journal.close()
     with pytest.raises(EnsembleError, match=r"answers\.arrows: holds 6 rows of the 12 that were written; begin anew"):
         Journal(tmp_path, LEVELS, rows=12)
+
+
+def test_answers_that_are_gone_or_damaged_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(EnsembleError, match=r"answers\.parquet: is not there, nor answers\.arrows, of 6 rows; begin anew"):
+        Journal(tmp_path, LEVELS, rows=6)
+    (tmp_path / "answers.parquet").write_bytes(b"PAR1")
+    with pytest.raises(EnsembleError, match=r"answers\.parquet: cannot be read \(.*; begin anew"):
+        Journal(tmp_path, LEVELS, rows=6)
+    assert [path.name for path in tmp_path.iterdir()] == ["answers.parquet"]

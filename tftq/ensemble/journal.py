@@ -99,7 +99,7 @@ class Journal:
         rows: that are kept of what was written before; later ones belong to no state and are dropped.
 
     Raises:
-        EnsembleError: there are not so many.
+        EnsembleError: there are not so many, or what was written cannot be read.
     """
 
     def __init__(self, folder: Path, levels: Sequence[float], rows: int = 0) -> None:
@@ -149,15 +149,20 @@ class Journal:
         self._file.close()
 
     def _reopen(self) -> None:
-        with written_whole(self._path) as part, part.open("wb") as file:
-            file.write(answers_schema(self._levels).serialize())
-            with pq.ParquetFile(self._table) as table:
-                for batch in table.iter_batches():
-                    file.write(batch.cast(answers_schema(self._levels)).serialize())
+        try:
+            with written_whole(self._path) as part, part.open("wb") as file:
+                file.write(answers_schema(self._levels).serialize())
+                with pq.ParquetFile(self._table) as table:
+                    for batch in table.iter_batches():
+                        file.write(batch.cast(answers_schema(self._levels)).serialize())
+        except pa.ArrowException as error:
+            raise EnsembleError(f"{self._table}: cannot be read ({error}); begin anew in another out=...") from error
 
 
 def _bytes_of(path: Path, rows: int) -> int:
     """How much of a journal the first rows take."""
+    if not path.is_file():
+        raise EnsembleError(f"{path.with_suffix('.parquet')}: is not there, nor {path.name}, of {rows} rows; begin anew in another out=...")
     with path.open("rb") as file:
         read = 0
         try:

@@ -68,7 +68,7 @@ def read(folder: Path) -> Saved | None:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
         notes = json.loads(str(arrays.pop("notes")))
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
+    except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
         raise EnsembleError(f"{path}: cannot be read ({error}); begin anew in another out=...") from error
     return Saved(notes, arrays)
 
