@@ -116,9 +116,10 @@ def test_a_state_goes_to_no_other_model(tmp_path: Path, members: dict[str, Path]
     forecaster(members["near"], seed=9)
     with pytest.raises(EnsembleError, match=r"the state is of other models than those there are now: near; begin anew"):
         quietly(recipe, lines=[], resume=True)
-    (tmp_path / "out" / "state.npz").write_bytes(b"PK")
-    with pytest.raises(EnsembleError, match=r"state\.npz: cannot be read"):
-        quietly(recipe, lines=[], resume=True)
+    for damaged in (b"PK", b""):
+        (tmp_path / "out" / "state.npz").write_bytes(damaged)
+        with pytest.raises(EnsembleError, match=r"state\.npz: cannot be read"):
+            quietly(recipe, lines=[], resume=True)
 
 
 def test_a_member_that_was_given_up_stays_out_after_a_restart(tmp_path: Path) -> None:
@@ -170,6 +171,11 @@ def test_shared_or_not_the_answers_are_the_same(tmp_path: Path, members: dict[st
     assert answers_of(tmp_path / "True").equals(answers_of(tmp_path / "False"))
 
 
+def test_a_name_with_brackets_is_told_as_it_is(tmp_path: Path, members: dict[str, Path]) -> None:
+    _, told, _ = quietly(recipe_of(tmp_path / "[a]", "-", {"[bold]": members["near"]}), lines=as_json(COLUMNS)[:2])
+    assert told.count("│ [bold] ") == 2 and "test into" in told and "/[a]\n" in told
+
+
 def test_lazily_the_answers_are_the_same_and_the_loads_are_told(tmp_path: Path, members: dict[str, Path]) -> None:
     lines = as_json(COLUMNS)[:24]
     quietly(recipe_of(tmp_path / "all", "-", members), lines=lines)
@@ -198,6 +204,9 @@ def test_a_member_of_another_tool(tmp_path: Path) -> None:
     assert summary["memory"]["planned_bytes"] > MEGA / 2 and table.column_names[-1] == "state" and "P50" not in table.column_names
     with pytest.raises(EnsembleError, match=r"no member says how far apart its bars are; say it with data\.step_s"):
         quietly(recipe_of(tmp_path / "x", "-", members), lines=[])
+    narrow = {"other": {"path": tmp_path / "other.onnx", "foreign": {**foreign, "lookback": 3}}}
+    with pytest.raises(EnsembleError, match=r"^member other: what it takes is not known: other\.onnx: measuring it (.|\n)*Expected: 4"):
+        quietly(recipe_of(tmp_path / "n", {"path": "-", "step_s": 60.0}, narrow), lines=[])
     (tmp_path / "other.export.json").write_text('{"cost": {"rss_bytes": 1}}')
     broken = {"other": {"path": tmp_path / "other.onnx", "foreign": {**foreign, "history": {"z": ["open"]}}}}
     with pytest.raises(EnsembleError, match=r"^member other: .*other\.onnx takes x; given are z"):
@@ -299,6 +308,10 @@ def test_a_file_that_is_not_there_is_refused_before_anything_runs(tmp_path: Path
     members["near"].with_suffix(".export.json").write_text("{}")
     with pytest.raises(EnsembleError, match=r"member near: .*near\.export\.json holds no cost\.rss_bytes; without the file it is measured"):
         quietly(recipe_of(tmp_path / "out", "-", members), lines=[])
+    for size, said in (("Infinity", "no cost.rss_bytes"), ("0", "a cost.rss_bytes of 0"), ("-5", "a cost.rss_bytes of -5")):
+        members["near"].with_suffix(".export.json").write_text(f'{{"cost": {{"rss_bytes": {size}}}}}')
+        with pytest.raises(EnsembleError, match=rf"member near: .*near\.export\.json holds {said}; without the file it is measured"):
+            quietly(recipe_of(tmp_path / "out", "-", members), lines=[])
     (tmp_path / "empty").mkdir()
     with pytest.raises(EnsembleError, match=r"member none: .*empty: no exported model; it has none"):
         quietly(recipe_of(tmp_path / "out", "-", {"none": tmp_path / "empty"}), lines=[])

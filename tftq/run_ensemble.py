@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from tftq.console import Teller, stderr_console, stdout_console
@@ -70,8 +71,7 @@ def prepare(recipe: EnsembleRecipe) -> Prepared:
     """Find the members and learn what they want and will take; nothing is loaded.
 
     Raises:
-        EnsembleError: some cannot serve, each on a line, or they do not want the same bars.
-        GateError: what one takes is not known and cannot be measured.
+        EnsembleError: some cannot serve, each on a line, they do not want the same bars, or what one takes cannot be measured.
     """
     members, refused = [], []
     for name, part in recipe.members.items():
@@ -151,7 +151,7 @@ def run(
         incoming = bars_of_file(data, prepared.step, prepared.lookback, prepared.trained_until)
     folder = RunFolder.open(recipe, torch.device("cpu"), resume=resume)
 
-    tell.console.print(f"[bold]{recipe.name}[/bold] into {folder.path}", highlight=False, soft_wrap=True)
+    tell.console.print(f"[bold]{recipe.name}[/bold] into {escape(str(folder.path))}", highlight=False, soft_wrap=True)
     tell.console.print(_plan(prepared, budget))
     for note in (*prepared.notes, *incoming.notes):
         tell(note)
@@ -182,7 +182,7 @@ def run(
         raise
     _tell_summary(tell.console, summary)
     if report is not None:
-        tell.console.print(f"report: {report}", highlight=False, soft_wrap=True)
+        tell.console.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
     return summary
 
 
@@ -245,7 +245,7 @@ def _plan(prepared: Prepared, budget: int) -> Table:
         table.add_column(heading, justify="right")
     for member in prepared.members:
         size = f"{prepared.planned[member.name] / MEGA:.1f}"
-        table.add_row(member.name, member.kind, member.files[0].name, str(member.interface.lookback), size)
+        table.add_row(escape(member.name), member.kind, escape(member.files[0].name), str(member.interface.lookback), size)
     return table
 
 
@@ -260,7 +260,7 @@ def _tell_summary(console: Console, summary: Mapping[str, Any]) -> None:
         others = ", ".join(f"{state} {count}" for state, count in member["states"].items() if state != OK)
         grown = member["measured_bytes"]
         size = "–" if grown is None else f"{grown / MEGA:.1f}"
-        table.add_row(name, str(member["states"].get(OK, 0)), others, f"{member['latency_ms']['median']:.2f}", size)
+        table.add_row(escape(name), str(member["states"].get(OK, 0)), others, f"{member['latency_ms']['median']:.2f}", size)
     others = ", ".join(f"{state} {count}" for state, count in summary["states"].items() if state != OK)
     table.add_row(OWN, str(summary["states"].get(OK, 0)), others, "", f"{summary['memory']['resident_bytes'] / MEGA:.1f}")
     console.print(table)

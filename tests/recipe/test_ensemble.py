@@ -55,6 +55,7 @@ def test_a_dash_is_standard_input(tmp_path: Path) -> None:
             "members.no change (command line): no change is the name of what members are judged beside; allowed: any",
         ),
         ("rule.minimum=3", "rule.minimum (command line): found 3; allowed: at most the 2 members there are"),
+        ("members.b.weight=1e308", "members.b.weight (command line): found 1e+308; allowed: a number, above 0, at most 1000000"),
         ("members.b.wieght=2", "members.b.wieght (command line): unknown key; did you mean members.b.weight?"),
         ("members.b.foreign.output.kind=score", "found 'score'; allowed: quantiles or scores or position; did you mean scores?"),
         ("members.b.foreign.output.positions=[0]", "is no option of members.b.foreign.output.kind quantiles; allowed: kind, name, levels"),

@@ -16,7 +16,7 @@ from tftq.data.features.table import CLOCK_COLUMNS
 from tftq.ensemble.answers import Answer
 from tftq.ensemble.interface import COLUMNS, Interface, foreign_interface, own_interface
 from tftq.ensemble.market import Market
-from tftq.errors import EnsembleError, MetadataError, NotFiniteError, PredictError
+from tftq.errors import EnsembleError, GateError, MetadataError, NotFiniteError, PredictError
 from tftq.export.choose import model_file, model_folder
 from tftq.export.gate import measured
 from tftq.export.measure import FLOATS, open_session
@@ -258,13 +258,18 @@ def planned_bytes(member: Member) -> int:
     """The resident memory that a member is planned to take: measured when it was exported, or else now, in a fresh process.
 
     Raises:
-        EnsembleError: what was measured cannot be read.
-        GateError: a file that was not measured before cannot be measured now.
+        EnsembleError: what was measured cannot be read, or a file that was not measured before cannot be measured now.
     """
     proof = member.files[0].with_name("stream.export.json" if len(member.files) > 1 else f"{member.files[0].stem}.export.json")
     if proof.is_file():
         try:
-            return int(json.loads(proof.read_text(encoding="utf-8"))["cost"]["rss_bytes"])
-        except (ValueError, KeyError, TypeError) as error:
+            found = int(json.loads(proof.read_text(encoding="utf-8"))["cost"]["rss_bytes"])
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise EnsembleError(f"member {member.name}: {proof} holds no cost.rss_bytes; without the file it is measured anew") from error
-    return int(measured(*member.files, threads=1, shapes=member.interface.shapes).cost["rss_bytes"])
+        if found <= 0:
+            raise EnsembleError(f"member {member.name}: {proof} holds a cost.rss_bytes of {found}; without the file it is measured anew")
+        return found
+    try:
+        return int(measured(*member.files, threads=1, shapes=member.interface.shapes).cost["rss_bytes"])
+    except GateError as error:
+        raise EnsembleError(f"member {member.name}: what it takes is not known: {error}") from error

@@ -73,7 +73,7 @@ class MemberRecipe(Section):
     """One member."""
 
     path: FilePath  # a model, a folder of models, or the folder of a streaming pair
-    weight: Positive = 1.0
+    weight: Annotated[Positive, Le(1_000_000)] = 1.0  # in the rule, beside the others': their sum must stay a number
     format: Format | None = None  # of a folder's models; null: the streaming pair, else the first that tftq predict would take
     foreign: ForeignRecipe | None = None
 
