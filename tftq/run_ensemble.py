@@ -279,7 +279,7 @@ def main(arguments: Sequence[str], *, program: str) -> int:
     parser.add_argument("--json", action="store_true", help="print summary.json and nothing else; of a file of bars")
     chosen = parser.parse_intermixed_args(arguments)
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8-sig", errors="replace")  # what is no text makes a bad line, not a bad run
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")  # what is no text makes a bad line, not a bad run
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
         try:
