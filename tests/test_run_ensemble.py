@@ -20,6 +20,7 @@ from tests.ensemble.models import ALL, MEGA, agent, forecaster, write_model
 from tests.ensemble.runs import answers_of, as_json, forecasts_of, quietly, recipe_of
 from tftq.cli import main
 from tftq.ensemble.council import Council
+from tftq.ensemble.members import OnePiece
 from tftq.errors import DataError, EnsembleError, RunFolderError
 from tftq.run_ensemble import run
 
@@ -356,3 +357,13 @@ def test_the_command_line(
     with pytest.raises(SystemExit) as stopped:
         main(["ensemble", str(recipe), "data.path=-", "--json"])
     assert stopped.value.code == 2 and "--json: standard output carries the answers" in capsys.readouterr().err
+
+
+def test_a_member_that_cannot_be_loaded_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: OnePiece) -> None:
+        raise RuntimeError("no such opset")
+
+    monkeypatch.setattr(OnePiece, "load", broken)
+    with pytest.raises(EnsembleError, match="member a: cannot be loaded: no such opset"):
+        quietly(recipe_of(tmp_path / "out", "-", {"a": forecaster(tmp_path / "a.onnx")}), lines=as_json(COLUMNS)[:1])
+    assert not (tmp_path / "out").exists()

@@ -149,6 +149,9 @@ def run(
         incoming = bars_of_lines(sys.stdin if lines is None else lines, data, tell)
     else:
         incoming = bars_of_file(data, prepared.step, prepared.lookback, prepared.trained_until)
+    before = resident_bytes()
+    residency.load_all()  # before there is a folder: where one cannot be loaded, nothing is left behind
+    loaded = resident_bytes() - before
     folder = RunFolder.open(recipe, torch.device("cpu"), resume=resume)
 
     tell.console.print(f"[bold]{recipe.name}[/bold] into {escape(str(folder.path))}", highlight=False, soft_wrap=True)
@@ -156,7 +159,6 @@ def run(
     for note in (*prepared.notes, *incoming.notes):
         tell(note)
     before = resident_bytes()
-    residency.load_all()
     weights = {name: part.weight for name, part in recipe.members.items()}
     council = Council(prepared.members, weights, recipe.rule.kind, recipe.rule.minimum, residency, tell)
     market = Market(prepared.step, prepared.time_zone, prepared.lookback)
@@ -167,7 +169,7 @@ def run(
             for at_bar in session.answers(every):
                 if streamed:
                     print(json.dumps(as_document(at_bar)), file=answers or sys.stdout, flush=True)
-            resident = resident_bytes() - before
+            resident = loaded + resident_bytes() - before
             table = session.journal.finish()
         for reason, count in incoming.counts.items():
             tell(f"left out: {count} {reason}")
