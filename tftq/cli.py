@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +20,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def validate(arguments: Sequence[str]) -> int:
     """check a recipe (not its data) and print it with every option resolved"""
-    from tftq.errors import RecipeError
+    from tftq.command import exit_status
     from tftq.recipe.loading import load_document, recipe_hash, resolved_yaml
     from tftq.recipe.text import parse_value
 
@@ -30,21 +29,17 @@ def validate(arguments: Sequence[str]) -> int:
     parser.add_argument("override", nargs="*", metavar="key=value", help="an option of the recipe, as train.epochs=2")
     parser.add_argument("--json", action="store_true", help='print {"recipe": {...}, "recipe_hash": "..."} and nothing else')
     chosen = parser.parse_intermixed_args(arguments)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            recipe = load_document(chosen.recipe, chosen.override)
-        except RecipeError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
-    for warning in caught:
-        print(f"warning: {warning.message}", file=sys.stderr)
-    resolved = resolved_yaml(recipe)
-    if chosen.json:
-        print(json.dumps({"recipe": parse_value(resolved), "recipe_hash": recipe_hash(recipe)}, indent=1))
-    else:
-        print(resolved, end="")
-    return 0
+
+    def command() -> int:
+        recipe = load_document(chosen.recipe, chosen.override)
+        resolved = resolved_yaml(recipe)
+        if chosen.json:
+            print(json.dumps({"recipe": parse_value(resolved), "recipe_hash": recipe_hash(recipe)}, indent=1))
+        else:
+            print(resolved, end="")
+        return 0
+
+    return exit_status(command)
 
 
 def plan(arguments: Sequence[str]) -> int:

@@ -4,7 +4,6 @@ import argparse
 import json
 import math
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +15,13 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from tftq.command import exit_status
 from tftq.console import stdout_console
 from tftq.errors import CompareError, RecipeError, TftqError
 from tftq.folder import identity, new_folder
 from tftq.recipe.loading import load_recipe
 from tftq.recipe.schema import Recipe
-from tftq.run import INTERRUPTED, run
+from tftq.run import run
 
 MB = 1e6
 BASELINE = "fp32"  # of the first run: what the others' losses are divided by
@@ -301,24 +301,16 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tf
     paths = [Path(word) for word in chosen.given if word not in overrides]
     if not paths:
         parser.error("give at least one recipe or folder of a finished run")
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
-        try:
-            comparison = compare(paths, overrides, Console(stderr=True) if chosen.json else stdout_console())
-        except (RecipeError, CompareError) as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
-        except (TftqError, OSError) as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 1
-        except KeyboardInterrupt:
-            print("interrupted; what was finished can be given as folders", file=sys.stderr)
-            return INTERRUPTED
-    if chosen.json:
-        print(json.dumps(comparison.as_dict(), indent=1, allow_nan=False))
-    else:
-        comparison.show(stdout_console())
-    return 0
+
+    def command() -> int:
+        comparison = compare(paths, overrides, Console(stderr=True) if chosen.json else stdout_console())
+        if chosen.json:
+            print(json.dumps(comparison.as_dict(), indent=1, allow_nan=False))
+        else:
+            comparison.show(stdout_console())
+        return 0
+
+    return exit_status(command, refused=(RecipeError, CompareError), advice="; what was finished can be given as folders")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from rich.table import Table
 from tftq.agents.plan import buffer_bytes, planned_training, trained_parameters
 from tftq.agents.plan import planned_export as planned_policy
 from tftq.agents.rewards import EVALUATED
+from tftq.command import exit_status
 from tftq.console import PIPED_WIDTH, stdout_console
 from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets
@@ -249,16 +250,14 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tf
     parser.add_argument("override", nargs="*", metavar="key=value", help="an option of the recipe, as memory.budget_mb=1000 or device=cuda")
     parser.add_argument("--json", action="store_true", help='print {"fits": ..., "budget_bytes": ..., "phases": [...]} and nothing else')
     chosen = parser.parse_intermixed_args(arguments)
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
-        try:
-            report = _plan(chosen.recipe, chosen.override, stdout_console(quiet=chosen.json))
-        except (TftqError, OSError) as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
-    if chosen.json:
-        print(json.dumps(report, indent=1))
-    return 0 if report["fits"] else 1
+
+    def command() -> int:
+        report = _plan(chosen.recipe, chosen.override, stdout_console(quiet=chosen.json))
+        if chosen.json:
+            print(json.dumps(report, indent=1))
+        return 0 if report["fits"] else 1
+
+    return exit_status(command, refused=(TftqError, OSError))
 
 
 def _plan(path: Path, overrides: Sequence[str], say: Console) -> dict[str, Any]:

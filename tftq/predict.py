@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +14,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from tftq.command import exit_status
 from tftq.console import stdout_console
 from tftq.data.files import iso
 from tftq.data.history import History, Outcome, read_history
-from tftq.errors import PredictError, RecipeError, TftqError
+from tftq.errors import PredictError
 from tftq.export.choose import PREFERRED, model_file
 from tftq.export.measure import METADATA_KEY, feeds, open_session
 from tftq.files import written_whole
@@ -271,7 +271,8 @@ def main(arguments: Sequence[str], *, program: str) -> int:
         parser.error(f"--batch-size: found {chosen.batch_size}; allowed: 1 and above")
     if chosen.out is not None and (chosen.out.suffix != ".parquet" or chosen.out.resolve() == chosen.data.resolve()):
         parser.error(f"--out: found {chosen.out}; allowed: the name of another .parquet file than DATA")
-    try:
+
+    def command() -> int:
         prediction = predict(chosen.model, chosen.data, newest=chosen.last, kind=chosen.format, overrides=chosen.override)
         batches: Iterable[Forecasts] = prediction.batches(chosen.batch_size)
         if chosen.out is not None:
@@ -280,17 +281,13 @@ def main(arguments: Sequence[str], *, program: str) -> int:
         accuracy = Accuracy(prediction.model)
         for forecasts in batches:
             accuracy.add(forecasts)
-    except RecipeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except (TftqError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    if chosen.json:
-        print(json.dumps(_document(prediction, forecasts, accuracy, chosen.out), indent=1, allow_nan=False))
-    else:
-        _print(stdout_console(), prediction, forecasts, accuracy, chosen.out)
-    return 0
+        if chosen.json:
+            print(json.dumps(_document(prediction, forecasts, accuracy, chosen.out), indent=1, allow_nan=False))
+        else:
+            _print(stdout_console(), prediction, forecasts, accuracy, chosen.out)
+        return 0
+
+    return exit_status(command)
 
 
 def _document(prediction: Prediction, last: Forecasts, accuracy: Accuracy, out: Path | None) -> dict[str, Any]:

@@ -5,7 +5,6 @@ python -m tftq.run RECIPE [key=value ...] [--resume]
 
 import argparse
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,11 +14,11 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from tftq.command import exit_status
 from tftq.console import stdout_console
 from tftq.data.columns import Batch
 from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets, Windows
-from tftq.errors import RecipeError, TftqError
 from tftq.export.plan import WINDOWS
 from tftq.export.publish import PUBLISHED, Exported, export_model, origin, publish
 from tftq.export.stream_export import ExportedPair, export_pair
@@ -61,8 +60,6 @@ from tftq.train.precision import Precision
 from tftq.train.qat import qat_schedule
 from tftq.train.stages import SETTINGS
 from tftq.train.validation import naive_q_risk
-
-INTERRUPTED = 130  # the exit status that shells give to a program stopped by Ctrl-C
 
 
 @dataclass(frozen=True)
@@ -351,26 +348,17 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tf
     parser.add_argument("override", nargs="*", metavar="key=value", help="an option of the recipe, as train.epochs=2 or out=/tmp/run")
     parser.add_argument("--resume", action="store_true", help="go on in the folder out=... where an interrupted run stopped")
     chosen = parser.parse_intermixed_args(arguments)
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
-        try:
-            recipe = load_document(chosen.recipe, chosen.override, among=(FORECASTER, AGENT))
-            if isinstance(recipe, AgentRecipe):
-                run_agent(recipe, resume=chosen.resume)
-            else:
-                assert isinstance(recipe, Recipe)
-                run(recipe, resume=chosen.resume)
-        except RecipeError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
-        except (TftqError, OSError) as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 1
-        except KeyboardInterrupt as interruption:
-            notes = "".join(f" ({note})" for note in getattr(interruption, "__notes__", ()))
-            print(f"interrupted{notes}: go on with --resume and out= the run's folder, or run anew", file=sys.stderr)
-            return INTERRUPTED
-    return 0
+
+    def command() -> int:
+        recipe = load_document(chosen.recipe, chosen.override, among=(FORECASTER, AGENT))
+        if isinstance(recipe, AgentRecipe):
+            run_agent(recipe, resume=chosen.resume)
+        else:
+            assert isinstance(recipe, Recipe)
+            run(recipe, resume=chosen.resume)
+        return 0
+
+    return exit_status(command, advice=": go on with --resume and out= the run's folder, or run anew")
 
 
 if __name__ == "__main__":

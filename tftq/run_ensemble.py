@@ -6,7 +6,6 @@ import argparse
 import io
 import json
 import sys
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tftq.command import exit_status
 from tftq.console import Teller, stderr_console, stdout_console
 from tftq.data.files import duration, iso
 from tftq.ensemble.backtest import Backtest, backtest
@@ -30,13 +30,12 @@ from tftq.ensemble.market import Market
 from tftq.ensemble.members import Member, open_member, planned_bytes
 from tftq.ensemble.residency import MEGA, Residency, resident_bytes
 from tftq.ensemble.session import Session
-from tftq.errors import DataError, EnsembleError, RecipeError, TftqError
+from tftq.errors import DataError, EnsembleError
 from tftq.folder import RunFolder
 from tftq.recipe.ensemble import ENSEMBLE, OWN, BarsToAnswer, EnsembleRecipe
 from tftq.recipe.loading import load
 from tftq.report.ensemble import write_ensemble_report
 
-INTERRUPTED = 130  # the exit status that shells give to a program stopped by Ctrl-C
 SAVE_EVERY_OF_FILE, SAVE_EVERY_OF_STREAM = 500, 1  # bars
 SECOND = 1_000_000_000  # nanoseconds
 
@@ -282,22 +281,14 @@ def main(arguments: Sequence[str], *, program: str) -> int:
     chosen = parser.parse_intermixed_args(arguments)
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8", errors="replace")  # what is no text makes a bad line, not a bad run
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
-        try:
-            recipe = load(ENSEMBLE, chosen.recipe, chosen.override)
-            if chosen.json and recipe.data.streamed:
-                parser.error("--json: standard output carries the answers; the summary is in summary.json of the run's folder")
-            summary = run(recipe, resume=chosen.resume, console=stdout_console(quiet=True) if chosen.json else None)
-        except RecipeError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
-        except (TftqError, OSError) as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 1
-        except KeyboardInterrupt:
-            print("interrupted: go on with --resume and out= the run's folder", file=sys.stderr)
-            return INTERRUPTED
-    if chosen.json:
-        print(json.dumps(summary, indent=1, allow_nan=False))
-    return 0
+
+    def command() -> int:
+        recipe = load(ENSEMBLE, chosen.recipe, chosen.override)
+        if chosen.json and recipe.data.streamed:
+            parser.error("--json: standard output carries the answers; the summary is in summary.json of the run's folder")
+        summary = run(recipe, resume=chosen.resume, console=stdout_console(quiet=True) if chosen.json else None)
+        if chosen.json:
+            print(json.dumps(summary, indent=1, allow_nan=False))
+        return 0
+
+    return exit_status(command, advice=": go on with --resume and out= the run's folder")
