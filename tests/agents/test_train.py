@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import stable_baselines3
 import torch
 
 from tests.agents.small import LOOKBACK, waves
@@ -20,6 +21,7 @@ from tftq.agents.train import Evaluation, build_learner, policy_of, train_agent
 from tftq.memory.watch import MemoryWatch
 from tftq.recipe.agent import DqnRecipe, PpoRecipe
 from tftq.train.checkpoint import load_checkpoint
+from tftq.train.finite import NonFiniteError
 
 CPU = torch.device("cpu")
 DATA = waves()
@@ -104,6 +106,23 @@ def test_the_policy_decides_as_the_learner_does(agent: DqnRecipe | PpoRecipe) ->
     assert torch.equal(scores_of(policy)(history, position).argmax(1), torch.from_numpy(actions))
     networks = [learner.policy.q_net] if agent.kind == "dqn" else [learner.policy]
     assert trained_parameters(agent, DATA.train.inputs) == sum(parameter.numel() for net in networks for parameter in net.parameters())
+
+
+@BOTH
+def test_a_training_that_diverges_says_at_which_step_and_what_to_do(agent: DqnRecipe | PpoRecipe, tmp_path: Path) -> None:
+    with pytest.raises(NonFiniteError, match=r"^step \d+: a network gives numbers that are not finite; .*; lower agent\.lr 1e\+30$"):
+        trained(agent.model_copy(update={"lr": 1e30}), tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()  # it was found before the first evaluation
+
+
+@BOTH
+def test_a_loss_that_is_not_finite_is_no_evaluation(agent: DqnRecipe | PpoRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for learner in (stable_baselines3.DQN, stable_baselines3.PPO):
+        monkeypatch.setattr(learner, "train", lambda self, *_, **__: self.logger.record("train/loss", np.inf))
+    short = agent.model_copy(update={"steps": 100, "evaluations": 1})
+    with pytest.raises(NonFiniteError, match=r"^step \d+: the loss of the last update is inf; .*; lower agent\.lr 0\.01$"):
+        trained(short, tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 def test_the_replay_buffer_gives_back_what_was_seen() -> None:

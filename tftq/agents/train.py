@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from tftq.data.windows import Datasets
 from tftq.memory.watch import MemoryWatch
 from tftq.recipe.agent import DqnRecipe, PpoRecipe
 from tftq.train.checkpoint import save_checkpoint
+from tftq.train.finite import NonFiniteError, not_finite_weights
 from tftq.train.progress import TrainingBar
 
 CHECKPOINT = "last.pt"
@@ -131,6 +133,13 @@ def policy_of(learner: DQN | PPO, data: Datasets) -> Policy:
     return Policy(data.train.inputs, _scaling(data), nn.Sequential(*network)).to(learner.device)
 
 
+def output_layers(learner: DQN | PPO) -> list[nn.Module]:
+    """The last layers of all its networks: the policy's, and those that tell it what to learn."""
+    if isinstance(learner, DQN):
+        return [learner.policy.q_net.q_net[-1], learner.policy.q_net_target.q_net[-1]]
+    return [learner.policy.action_net, learner.policy.value_net]
+
+
 def train_agent(
     agent: DqnRecipe | PpoRecipe,
     data: Datasets,
@@ -154,6 +163,9 @@ def train_agent(
 
     Returns:
         The policy as it was in the end, on the CPU and in eval mode, and every evaluation.
+
+    Raises:
+        NonFiniteError: a network gives a number that is not finite, or the loss is none; evaluations before are in the folder.
     """
     learner = build_learner(agent, data, seed=seed, device=device)
     policy = policy_of(learner, data)
@@ -188,6 +200,7 @@ class _Course(BaseCallback):
         self._reward, self._begun, self._seen = 0.0, 0, False
 
     def _on_training_start(self) -> None:
+        self._hooks = [layer.register_forward_hook(self._inspect) for layer in output_layers(self.model)]
         self._begin()
 
     def _on_rollout_start(self) -> None:
@@ -207,6 +220,8 @@ class _Course(BaseCallback):
 
     def _on_training_end(self) -> None:
         self._end()
+        for hook in self._hooks:
+            hook.remove()
 
     @property
     def _epoch(self) -> int:
@@ -242,7 +257,21 @@ class _Course(BaseCallback):
 
     def _loss(self) -> float | None:
         loss = self.logger.name_to_value.get("train/loss")
-        return None if loss is None else float(loss)
+        if loss is None:
+            return None
+        if not math.isfinite(loss):
+            raise self._diverged(f"the loss of the last update is {loss}")
+        return float(loss)
+
+    def _inspect(self, layer: nn.Module, inputs: object, output: Tensor) -> None:
+        """See every forward pass, before the learner makes positions, a distribution or a loss of it."""
+        if not output.isfinite().all():
+            raise self._diverged("a network gives numbers that are not finite")
+
+    def _diverged(self, what: str) -> NonFiniteError:
+        weights = not_finite_weights(self.model.policy)
+        cause = f"the weights {', '.join(weights[:5])} are not finite" if weights else "all weights are finite, their products overflow"
+        return NonFiniteError(f"step {self.num_timesteps}: {what}; {cause}; lower agent.lr {self._agent.lr}")
 
 
 def _scaling(data: Datasets) -> ColumnScaling:
