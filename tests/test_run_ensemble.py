@@ -109,6 +109,19 @@ def test_a_run_that_came_to_its_end_goes_on_when_there_are_more_bars(tmp_path: P
     assert summary["bars"] == 48 and answers_of(tmp_path / "out").equals(answers_of(tmp_path / "whole"))
 
 
+def test_the_newest_bars_of_a_file_that_grew_are_answered_without_a_gap(tmp_path: Path, members: dict[str, Path]) -> None:
+    """Twelve more bars than the five that the recipe asks for: the seven between are answered, and nobody warms up anew."""
+    columns, growing = bar_columns(90), tmp_path / "growing.parquet"
+    write(growing, take(columns, slice(0, 78)))
+    recipe = recipe_of(tmp_path / "out", {"path": growing, "last": 5}, members)
+    assert quietly(recipe)[0]["bars"] == 5
+    write(growing, columns)
+    summary, _, _ = quietly(recipe, resume=True)
+    assert summary["bars"] == 17 and summary["states"] == {"ok": 17}
+    quietly(recipe_of(tmp_path / "whole", {"path": growing, "last": 17}, members))
+    assert answers_of(tmp_path / "out").equals(answers_of(tmp_path / "whole"))
+
+
 def test_a_state_goes_to_no_other_model(tmp_path: Path, members: dict[str, Path]) -> None:
     recipe = recipe_of(tmp_path / "out", "-", members)
     quietly(recipe, lines=as_json(COLUMNS)[:5])

@@ -30,6 +30,7 @@ from tftq.ensemble.market import Market
 from tftq.ensemble.members import Member, open_member, planned_bytes
 from tftq.ensemble.residency import MEGA, Residency, resident_bytes
 from tftq.ensemble.session import Session
+from tftq.ensemble.state import read
 from tftq.errors import DataError, EnsembleError
 from tftq.folder import RunFolder
 from tftq.recipe.ensemble import ENSEMBLE, OWN, BarsToAnswer, EnsembleRecipe
@@ -144,10 +145,12 @@ def run(
     budget = recipe.memory.budget_mb * MEGA
     residency = Residency(prepared.members, prepared.planned, budget, lazy=recipe.memory.residency == "lazy")
     data: BarsToAnswer = recipe.data.model_copy(update={"time_zone": recipe.data.time_zone or prepared.time_zone})
+    saved = read(recipe.out) if resume and recipe.out is not None else None
+    after = None if saved is None else saved.newest
     if streamed:
         incoming = bars_of_lines(sys.stdin if lines is None else lines, data, tell)
     else:
-        incoming = bars_of_file(data, prepared.step, prepared.lookback, prepared.trained_until)
+        incoming = bars_of_file(data, prepared.step, prepared.lookback, prepared.trained_until, after)
     before = resident_bytes()
     residency.load_all()  # before there is a folder: where one cannot be loaded, nothing is left behind
     loaded = resident_bytes() - before
@@ -162,7 +165,7 @@ def run(
     council = Council(prepared.members, weights, recipe.rule.kind, recipe.rule.minimum, residency, tell)
     market = Market(prepared.step, prepared.time_zone, prepared.lookback)
     every = recipe.save_every or (SAVE_EVERY_OF_STREAM if streamed else SAVE_EVERY_OF_FILE)
-    session = Session(folder.path, market, council, incoming, resume=resume, tell=tell)
+    session = Session(folder.path, market, council, incoming, saved=saved, tell=tell)
     try:
         with closing(session):
             for at_bar in session.answers(every):

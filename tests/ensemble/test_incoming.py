@@ -156,6 +156,14 @@ def test_bars_that_no_member_has_seen(tmp_path: Path) -> None:
         bars_of_file(recipe(path, unseen=True), MINUTE, 5, None)
 
 
+def test_after_a_restart_every_later_bar_is_answered(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.parquet", COLUMNS)
+    for options, trained in (({}, None), ({"last": 3}, None), ({"unseen": True}, BEGIN + 35 * MINUTE)):
+        incoming = bars_of_file(recipe(path, **options), MINUTE, 5, trained, BEGIN + 29 * MINUTE)
+        assert [bar.time for bar in incoming.bars] == [BEGIN + MINUTE * i for i in range(30, 40)]
+        assert (incoming.since, incoming.before, incoming.age) == (None, [], 0)
+
+
 def test_a_file_of_other_bars_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "x.parquet", COLUMNS)
     with pytest.raises(EnsembleError, match=r"x\.parquet: bars are 1 min apart, the members want steps of 5 min"):

@@ -50,7 +50,7 @@ class Incoming:
     counts: Counter[str] = field(default_factory=Counter)
 
 
-def bars_of_file(recipe: BarsToAnswer, step: int, lookback: int, trained_until: int | None) -> Incoming:
+def bars_of_file(recipe: BarsToAnswer, step: int, lookback: int, trained_until: int | None, after: int | None = None) -> Incoming:
     """The bars of a parquet or CSV file.
 
     Args:
@@ -58,6 +58,7 @@ def bars_of_file(recipe: BarsToAnswer, step: int, lookback: int, trained_until: 
         step: that members want between bars, in nanoseconds.
         lookback: the most bars that any member looks back: so many come before the first answer, where the segment has them.
         trained_until: the time of the last bar that any member was trained on, for `data.unseen`.
+        after: the newest bar that was answered before a restart: whatever `data.last` and `data.unseen` say, every later one is answered.
 
     Raises:
         DataError: a file, column or value that cannot be used, or no bar.
@@ -73,6 +74,8 @@ def bars_of_file(recipe: BarsToAnswer, step: int, lookback: int, trained_until: 
             f"{recipe.path} holds several contracts at the same times; choose one with data.symbol=... ({', '.join(rows.names)})"
         )
     notes = list(rows.notes)
+    if after is not None:
+        return Incoming(_of_rows(rows, whole[rows.times[whole] > after]), notes=notes)
     since = None
     if recipe.last is not None:
         since = int(rows.times[whole[-recipe.last :][0]])

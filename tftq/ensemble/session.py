@@ -11,7 +11,7 @@ from tftq.ensemble.council import BarAnswers, Council
 from tftq.ensemble.incoming import Incoming
 from tftq.ensemble.journal import Journal
 from tftq.ensemble.market import Market
-from tftq.ensemble.state import read, restore, save
+from tftq.ensemble.state import Saved, restore, save
 from tftq.errors import TftqError
 from tftq.recipe.ensemble import OWN
 
@@ -24,26 +24,24 @@ class Session:
         market: before the first bar.
         council: the members, before the first bar.
         incoming: the bars.
-        resume: go on where the folder's last state was written.
+        saved: the folder's last state, to go on from; None to begin.
         tell: tells the user, and keeps what was told.
 
     Raises:
         EnsembleError: a state or a journal that cannot be gone on from.
     """
 
-    def __init__(self, folder: Path, market: Market, council: Council, incoming: Incoming, *, resume: bool, tell: Teller) -> None:
+    def __init__(self, folder: Path, market: Market, council: Council, incoming: Incoming, *, saved: Saved | None, tell: Teller) -> None:
         self._folder, self._market, self._council, self._incoming, self._tell = folder, market, council, incoming, tell
         self._identities: Mapping[str, str] = {member.name: member.identity() for member in council.members}
         levels = sorted({level for member in council.members for level in member.interface.levels})
-        saved = read(folder) if resume else None
-        self._after: int | None = None  # bars up to this time were answered before a restart
+        self._after = None if saved is None else saved.newest  # bars up to this time were answered before a restart
         if saved is None:
             if incoming.before:
                 market.begin(incoming.before, incoming.age)
             self.journal = Journal(folder, levels)
             return
         restore(saved, market, council, self._identities)
-        self._after = market.time if market.segment >= 0 else None
         self._incoming.counts.update(saved.notes["counts"])
         tell.told[:0] = [sentence for sentence in saved.notes["told"] if sentence not in tell.told]
         self.journal = Journal(folder, levels, saved.notes["rows"])

@@ -32,6 +32,12 @@ class Saved:
     notes: dict[str, Any]
     arrays: dict[str, np.ndarray]
 
+    @property
+    def newest(self) -> int | None:
+        """The time of the newest bar before it, in nanoseconds UTC; None where there was none."""
+        market = self.of("market")
+        return int(market["time"]) if market["segment"] >= 0 else None
+
     def of(self, owner: str) -> dict[str, np.ndarray]:
         """The arrays of one owner, by name."""
         begin = f"{owner}/"
