@@ -42,6 +42,25 @@ def test_without_out_the_folder_is_named_by_recipe_and_time(recipe: Recipe, tmp_
     assert json.loads((path / "env.json").read_text())["started"].replace(":", "-") == path.name
 
 
+@pytest.mark.parametrize(
+    ("error", "status"), [(KeyboardInterrupt(), "stopped: KeyboardInterrupt"), (OSError("disk full"), "failed: OSError: disk full")]
+)
+def test_a_run_that_is_going_or_was_stopped_shows_nothing_of_the_one_before(recipe: Recipe, error: BaseException, status: str) -> None:
+    folder = RunFolder.open(recipe, CPU, resume=False)
+    folder.write_json("summary.json", {"status": "ok"})
+    folder.write("report.html", "of the run before")
+
+    def summary() -> dict[str, str]:
+        assert not (folder.path / "report.html").exists()
+        found: dict[str, str] = json.loads((folder.path / "summary.json").read_text())
+        return found
+
+    with pytest.raises(type(error)), folder.recording(name="first"):
+        assert summary() == {"name": "first", "status": "running"}
+        raise error
+    assert summary() == {"name": "first", "status": status}
+
+
 def test_an_empty_folder_is_taken(recipe: Recipe, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     assert (RunFolder.open(recipe, CPU, resume=False).path / "recipe.yaml").exists()

@@ -51,7 +51,7 @@ class FinishedRun:
         summary = _json(folder / "summary.json", _hint(folder))
         status = summary.get("status", "nothing")
         if status != "ok":
-            raise CompareError(f"{folder}: give the folder of a run that came to its end; of this one it says: {status}")
+            raise CompareError(f"{folder}: of the run it says: {status}; {_hint(folder)}")
         if "trained_parameters" in summary:
             raise CompareError(f"{folder}: the run of an agent, which forecasts nothing; see its report.html, or tftq ensemble")
         if not summary.get("models"):

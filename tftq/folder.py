@@ -4,6 +4,8 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from difflib import unified_diff
 from pathlib import Path
@@ -68,6 +70,28 @@ class RunFolder:
         )
         folder.write("recipe.yaml", identity(recipe))  # last: it makes the folder one that can be resumed
         return folder
+
+    @contextmanager
+    def recording(self, **about: Any) -> Iterator[None]:
+        """Let summary.json say how the run stands until it says what the run came to; no report of an earlier one is left meanwhile.
+
+        Args:
+            about: what else the summary holds of a run that is going, was stopped or failed.
+        """
+
+        def note(status: str) -> None:
+            self.write_json("summary.json", {**about, "status": status})
+
+        note("running")
+        (self.path / "report.html").unlink(missing_ok=True)
+        try:
+            yield
+        except Exception as error:
+            note(f"failed: {type(error).__name__}: {error}")
+            raise
+        except BaseException as error:  # Ctrl-C among others
+            note(f"stopped: {type(error).__name__}")
+            raise
 
     def write(self, name: str, text: str) -> Path:
         """Write a file whole or not at all."""

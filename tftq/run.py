@@ -110,16 +110,12 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
     job = Job(recipe, device, data, planner, plans, folder, watch, console, resume)
     _announce(job)
 
-    try:
-        with explained(
-            "out of memory outside training, where no batch can be halved; lower model.hidden, or a TFT's model.knots, or free memory"
-        ):
+    advice = "out of memory outside training, where no batch can be halved; lower model.hidden, or a TFT's model.knots, or free memory"
+    with folder.recording(name=recipe.name, seed=recipe.seed):
+        with explained(advice):
             summary = _stages(job, phases)
         folder.write_json("summary.json", summary)
         report = write_report(folder.path)
-    except Exception as error:
-        folder.write_json("summary.json", {"name": recipe.name, "status": f"failed: {type(error).__name__}: {error}", "seed": recipe.seed})
-        raise
     console.print(f"report: {report}", highlight=False, soft_wrap=True)
     return summary
 

@@ -72,7 +72,7 @@ def run_agent(recipe: AgentRecipe, *, resume: bool = False, console: Console | N
         line = evaluation_line(found.epoch, found.steps, found.train_reward, found.val)
         say.print(line, highlight=False, soft_wrap=True)
 
-    try:
+    with folder.recording(name=recipe.name, seed=recipe.seed):
         with explained("out of memory; lower agent.layers, agent.batch_size or agent.n_steps, or free memory"):
             began = time.perf_counter()
             policy, evaluations = train(recipe.agent, data, folder.path, watch, seed=recipe.seed, device=device, tell=tell)
@@ -85,9 +85,6 @@ def run_agent(recipe: AgentRecipe, *, resume: bool = False, console: Console | N
         say.print(policies_table(exported, {name: Outcome(**found) for name, found in baselines.items()}))
         folder.write_json("summary.json", summary)
         report = write_report(folder.path)
-    except Exception as error:
-        folder.write_json("summary.json", {"name": recipe.name, "status": f"failed: {type(error).__name__}: {error}", "seed": recipe.seed})
-        raise
     say.print(f"report: {report}", highlight=False, soft_wrap=True)
     return summary
 

@@ -166,7 +166,7 @@ def run(
     market = Market(prepared.step, prepared.time_zone, prepared.lookback)
     every = recipe.save_every or (SAVE_EVERY_OF_STREAM if streamed else SAVE_EVERY_OF_FILE)
     session = Session(folder.path, market, council, incoming, saved=saved, tell=tell)
-    try:
+    with folder.recording(name=recipe.name):
         with closing(session):
             for at_bar in session.answers(every):
                 if streamed:
@@ -181,9 +181,6 @@ def run(
         summary["left_out_bars"] = dict(incoming.counts)
         folder.write_json("summary.json", summary)
         report = None if found is None else write_ensemble_report(folder.path)
-    except Exception as error:
-        folder.write_json("summary.json", {"name": recipe.name, "status": f"failed: {type(error).__name__}: {error}"})
-        raise
     _tell_summary(tell.console, summary)
     if report is not None:
         tell.console.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
