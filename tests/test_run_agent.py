@@ -66,7 +66,7 @@ def test_its_summary(agent_run: Run) -> None:
     assert (found["name"], found["status"], found["kind"], found["steps"]) == ("dqn", "ok", "dqn", 200)
     assert found["trained_parameters"] == (4 * 225 + 2) * 16 + 17 * 3
     assert found["val"]["baselines"]["flat"]["net_return"] == 0
-    assert found["val"]["baselines"]["buy and hold"]["turnover"] == 1
+    assert found["val"]["baselines"]["buy and hold"]["turnover"] == 2
     memory = found["memory"]
     assert (memory["source"], memory["checkpoints_recorded"], memory["checkpoints_expected"]) == ("counter", 18, 18)
     assert memory["peak_bytes"] == pytest.approx(memory["planned_peak_bytes"], rel=0.1)

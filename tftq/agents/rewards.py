@@ -29,6 +29,7 @@ class Rewards:
     Attributes:
         log_returns: of the bar after each window, float64 [windows].
         costs: of a unit of position changed at each window, as a log return, float64 [windows].
+        closing_costs: of a unit of position given up at the last close of each run, as a log return, float64 [runs].
         runs: the first window of each run of windows a bar apart, and the first one past it.
     """
 
@@ -39,27 +40,29 @@ class Rewards:
         self.costs = cost_ticks * tick / close[last]
         borders = [0, *(1 + torch.nonzero(windows.starts.diff() != 1).flatten()).tolist(), len(windows)]
         self.runs = list(pairwise(borders))
+        self.closing_costs = cost_ticks * tick / close[last[torch.tensor(borders[1:]) - 1] + 1]
 
     def of(self, window: int, position: int, held: int) -> float:
         """The reward of a position taken at the end of a window, from the one held before."""
         return position * float(self.log_returns[window]) - abs(position - held) * float(self.costs[window])
 
     def outcome(self, positions: Tensor) -> "Outcome":
-        """What a course of positions came to.
+        """What a course of positions came to, by the ledger of `tftq.ensemble.backtest`: nothing is held from one run to the next.
 
         Args:
-            positions: int64 [windows], one of `POSITIONS` each; at the start of each run none is held.
+            positions: int64 [windows], one of `POSITIONS` each; each run begins with none, and its last close ends it.
         """
-        first = torch.zeros(len(positions), dtype=torch.bool)
-        first[[start for start, _ in self.runs]] = True
-        held = torch.where(first, 0, positions.roll(1))
-        changed = (positions - held).abs()
-        gross, cost = float((positions * self.log_returns).sum()), float((changed * self.costs).sum())
+        starts, stops = (torch.tensor(borders) for borders in zip(*self.runs, strict=True))
+        held = positions.roll(1)
+        held[starts] = 0
+        changed, closed = (positions - held).abs(), positions[stops - 1].abs()
+        gross = float((positions * self.log_returns).sum())
+        cost = float((changed * self.costs).sum() + (closed * self.closing_costs).sum())
         shares = [float((positions == position).double().mean()) for position in POSITIONS]
-        return Outcome(len(positions), gross - cost, cost, int(changed.sum()), *shares)
+        return Outcome(len(positions), gross - cost, cost, int(changed.sum() + closed.sum()), *shares)
 
     def held_throughout(self, position: int) -> "Outcome":
-        """What it comes to if one position is taken at the start of each run and held."""
+        """What it comes to if one position is taken at the start of each run and held to its last close."""
         return self.outcome(torch.full((len(self.log_returns),), position))
 
 
@@ -69,9 +72,9 @@ class Outcome:
 
     Attributes:
         bars: how many.
-        net_return: sum of the rewards, a log return.
-        cost: what of the gross return was paid for changes.
-        turnover: units of position changed.
+        net_return: sum of the rewards less what it costs to be out at the end of each run, a log return.
+        cost: what of the gross return was paid for changes, those at the ends among them.
+        turnover: units of position changed, at the ends too.
         short, flat, long: share of the bars.
     """
 

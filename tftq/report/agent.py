@@ -90,7 +90,8 @@ def _models(facts: Facts) -> Html:
     found, baselines = facts.summary["models"], facts.summary["val"]["baselines"]
     note = (
         "Net return is the sum of position × next bar's log return, less cost_ticks × tick / close for each unit of position changed; "
-        "every unbroken run of bars begins flat. Agreement is with the policy as it was trained, at every validation bar and position held."
+        "every unbroken run of bars begins and ends flat. "
+        "Agreement is with the policy as it was trained, at every validation bar and position held."
     )
     return section("Exported policies", table(["", *found, *baselines], _rows(found, baselines)), tag("p", note, class_="soft"))
 
