@@ -76,7 +76,7 @@ def prepare(recipe: EnsembleRecipe) -> Prepared:
     members, refused = [], []
     for name, part in recipe.members.items():
         try:
-            members.append(open_member(name, part, threads=recipe.threads, shared=recipe.memory.shared))
+            members.append(open_member(name, part, threads=recipe.threads // recipe.at_once, shared=recipe.memory.shared))
         except EnsembleError as error:
             refused.append(str(error))
     if refused:
@@ -162,7 +162,7 @@ def run(
         tell(note)
     before = resident_bytes()
     weights = {name: part.weight for name, part in recipe.members.items()}
-    council = Council(prepared.members, weights, recipe.rule.kind, recipe.rule.minimum, residency, tell)
+    council = Council(prepared.members, weights, recipe.rule.kind, recipe.rule.minimum, residency, recipe.at_once, tell)
     market = Market(prepared.step, prepared.time_zone, prepared.lookback)
     every = recipe.save_every or (SAVE_EVERY_OF_STREAM if streamed else SAVE_EVERY_OF_FILE)
     session = Session(folder.path, market, council, incoming, saved=saved, tell=tell)

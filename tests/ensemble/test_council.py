@@ -1,5 +1,6 @@
 """Members asked at every bar: one that fails is named once, counted, and left out; the others go on."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ import pytest
 
 from tests.data.helpers import MINUTE, bar_columns
 from tests.ensemble.models import LEVELS, MEGA, agent, forecaster
+from tests.ensemble.test_residency import Counted
 from tftq.data.online import VALUES
+from tftq.ensemble.answers import Answer
 from tftq.ensemble.council import GIVEN_UP_AFTER, BarAnswers, Council
+from tftq.ensemble.journal import as_document
 from tftq.ensemble.market import Bar, Market
 from tftq.ensemble.members import open_member
 from tftq.ensemble.residency import Residency
@@ -34,12 +38,13 @@ def asked(tmp_path: Path) -> Asked:
         residency = Residency(opened, dict.fromkeys(members, MEGA), len(members) * MEGA, lazy=False)
         residency.load_all()
         told: list[str] = []
-        given = {"weights": dict.fromkeys(members, 1.0), "rule": "median", "minimum": 1, **options}
+        given = {"weights": dict.fromkeys(members, 1.0), "rule": "median", "minimum": 1, "at_once": 1, **options}
         council = Council(opened, residency=residency, tell=told.append, **given)
         market, answers = Market(MINUTE, None, 20), []
         for bar in bars:
             market.push(bar)
             answers.append(council.answer(market))
+        council.close()
         return answers, council, told
 
     return ask
@@ -64,6 +69,43 @@ def test_a_member_that_fails_is_named_once_and_counted(tmp_path: Path, asked: As
         assert good is not None and own is not None
         if at.said[0].state == state:
             assert own.quantiles is not None and np.array_equal(own.quantiles, good.quantiles)
+
+
+def test_what_is_said_does_not_depend_on_how_many_are_asked_at_once(tmp_path: Path, asked: Asked) -> None:
+    members = {f"member {number}": forecaster(tmp_path / f"{number}.onnx", seed=number, horizon=number) for number in range(1, 5)}
+    members |= {"worse": forecaster(tmp_path / "worse.onnx", fault="raise"), "bad": forecaster(tmp_path / "bad.onnx", fault="nan")}
+    members["agent"] = agent(tmp_path / "agent.onnx")
+    alone, council, told = asked(members, BARS)
+    for at_once in (2, 7):
+        answers, other, said = asked(members, BARS, at_once=at_once)
+        assert [as_document(at) for at in answers] == [as_document(at) for at in alone]
+        assert said == told and len(told) == 2 and other.state() == council.state()
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_members_in_memory_are_asked_at_the_same_time(lazy: bool) -> None:
+    """From the second bar on: at the first each is asked alone, since what it takes is measured there. Lazily always alone."""
+    meet, together = threading.Barrier(2), []
+
+    class Meeting(Counted):
+        def answer(self, market: Market) -> Answer:
+            try:
+                meet.wait(timeout=0.2 if lazy or market.age == 1 else 20)
+                together.append(market.age)
+            except threading.BrokenBarrierError:
+                meet.reset()
+            return super().answer(market)
+
+    members = [Meeting("a"), Meeting("b")]
+    residency = Residency(members, {"a": 1, "b": 1}, 2, lazy=lazy)
+    residency.load_all()
+    council = Council(members, {"a": 1.0, "b": 1.0}, "sign_vote", 1, residency, 2, [].append)
+    market = Market(MINUTE, None, 2)
+    for bar in BARS[:3]:
+        market.push(bar)
+        council.answer(market)
+    council.close()
+    assert together == ([] if lazy else [2, 2, 3, 3])
 
 
 def test_too_few_members_give_no_answer(tmp_path: Path, asked: Asked) -> None:

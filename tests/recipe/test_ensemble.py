@@ -40,6 +40,11 @@ def test_it_reads_back_equal(tmp_path: Path) -> None:
     assert again == recipe and recipe_hash(again) == recipe_hash(recipe) != recipe_hash(loaded(tmp_path))
 
 
+@pytest.mark.parametrize(("threads", "lazy", "at_once"), [(1, "all", 1), (2, "all", 2), (5, "all", 2), (5, "lazy", 1)])
+def test_members_are_asked_at_once_as_far_as_there_are_threads(tmp_path: Path, threads: int, lazy: str, at_once: int) -> None:
+    assert loaded(tmp_path, f"threads={threads}", f"memory.residency={lazy}").at_once == at_once
+
+
 def test_a_dash_is_standard_input(tmp_path: Path) -> None:
     assert loaded(tmp_path, "data.path=-").data.streamed
     assert not loaded(tmp_path, "data.path=./-").data.streamed and not loaded(tmp_path).data.streamed

@@ -1,10 +1,11 @@
-"""The members asked one after the other at every bar, and their answers made one; a member that fails does not stop the others."""
+"""The members asked at every bar, several at once, and their answers made one; a member that fails does not stop the others."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -67,6 +68,13 @@ class Latency:
         return {"median": float(median), "p99": float(p99), "bars": len(self._seconds)}
 
 
+class Outcome(NamedTuple):
+    """What asking a member came to: its answer, or what was raised instead, and the seconds that it took."""
+
+    found: Answer | Exception
+    seconds: float
+
+
 class Council:
     """The members and the rule.
 
@@ -76,6 +84,7 @@ class Council:
         rule: a name of `RULES`.
         minimum: members that must be of use at a bar.
         residency: what brings them into memory.
+        at_once: members that are asked at a time, where all are in memory.
         tell: what to do with a sentence about a member that fails; each member's first failure of a kind is told.
 
     Attributes:
@@ -90,10 +99,12 @@ class Council:
         rule: str,
         minimum: int,
         residency: Residency,
+        at_once: int,
         tell: Callable[[str], None],
     ) -> None:
         self.members = list(members)
         self._weights, self._rule, self._minimum, self._residency, self._tell = weights, RULES[rule], minimum, residency, tell
+        self._pool = ThreadPoolExecutor(at_once)
         self._in_a_row = dict.fromkeys(weights, 0)
         self.states: dict[str, Counter[str]] = {name: Counter() for name in (*weights, OWN)}
         self.latency = {name: Latency() for name in (*weights, OWN)}
@@ -109,7 +120,9 @@ class Council:
         Returns:
             What each said, and the ensemble.
         """
-        said = {member.name: self._ask(member, market) for member in self._residency.order()}
+        members = self._residency.order()
+        outcomes = (self._pool.map if self._residency.settled else map)(lambda member: self._ask(member, market), members)
+        said = {member.name: self._said(member, outcome, market) for member, outcome in zip(members, list(outcomes), strict=True)}
         answers = {name: one.answer for name, one in said.items() if one.answer is not None}
         combined = self._rule(answers, self._weights, self._minimum)
         for name, why in combined.left_out.items():
@@ -124,22 +137,30 @@ class Council:
         self.bars += 1
         return BarAnswers(market.time, market.segment, market.close, every)
 
-    def _ask(self, member: Member, market: Market) -> Said:
+    def _ask(self, member: Member, market: Market) -> Outcome | None:
+        """What a member answers; None while it is warming up. Touches nothing but the member, for others are asked at the same time."""
         if not member.ready(market):
-            return Said(member.name, WARMING_UP)
+            return None
         begun = time.perf_counter()
+        found: Answer | Exception
         try:
             with self._residency.using(member):
-                answer = member.answer(market)
-        except NotFiniteError as error:
-            return self._failed(member, NOT_FINITE, market, error)
+                found = member.answer(market)
         except Exception as error:  # a member must not stop the others, whatever its model does; it is named and counted
-            return self._failed(member, FAILED, market, error)
-        self._in_a_row[member.name] = 0
-        self.latency[member.name].add(time.perf_counter() - begun)
-        return Said(member.name, OK, answer)
+            found = error
+        return Outcome(found, time.perf_counter() - begun)
 
-    def _failed(self, member: Member, state: str, market: Market, error: Exception) -> Said:
+    def _said(self, member: Member, outcome: Outcome | None, market: Market) -> Said:
+        if outcome is None:
+            return Said(member.name, WARMING_UP)
+        if isinstance(outcome.found, Exception):
+            return self._failed(member, market, outcome.found)
+        self._in_a_row[member.name] = 0
+        self.latency[member.name].add(outcome.seconds)
+        return Said(member.name, OK, outcome.found)
+
+    def _failed(self, member: Member, market: Market, error: Exception) -> Said:
+        state = NOT_FINITE if isinstance(error, NotFiniteError) else FAILED
         self._in_a_row[member.name] += 1
         if not self.states[member.name][state]:
             self._tell(f"{member.name}: {state} at {iso(market.time)}, left out there: {type(error).__name__}: {error}")
@@ -147,6 +168,10 @@ class Council:
             self._residency.drop(member)
             self._tell(f"{member.name}: {GIVEN_UP_AFTER} bars in a row without an answer, up to {iso(market.time)}; not asked any more")
         return Said(member.name, state)
+
+    def close(self) -> None:
+        """Ask nobody any more."""
+        self._pool.shutdown()
 
     def state(self) -> dict[str, Any]:
         """What a restart needs beside the members' own states, as plain types."""

@@ -78,10 +78,11 @@ class Market:
 
     def future(self, horizon: int) -> np.ndarray:
         """What the clock will show at the next steps, float32 [horizon, clock columns]."""
-        if len(self._ahead) < horizon:
+        ahead = self._ahead  # one look at it, for members are asked at the same time, and another may replace it by a shorter one
+        if len(ahead) < horizon:
             times = self.time + self.step * np.arange(1, horizon + 1)
-            self._ahead = clock_features(times, self._time_zone).astype(np.float32)
-        return self._ahead[:horizon]
+            ahead = self._ahead = clock_features(times, self._time_zone).astype(np.float32)
+        return ahead[:horizon]
 
     def state(self) -> dict[str, Any]:
         """What `restore` needs, as arrays and numbers."""

@@ -91,6 +91,11 @@ class Residency:
             except Exception as error:  # the runtime's errors have no other base
                 raise EnsembleError(f"member {member.name}: cannot be loaded: {error}") from error
 
+    @property
+    def settled(self) -> bool:
+        """Whether members may be asked at the same time: asking loads none, and none is measured at its first answer."""
+        return not self._lazy and not self._new
+
     def order(self) -> list[Member]:
         """The members as they are best asked: those in memory first, so that none is unloaded before it was asked."""
         return sorted(self._members, key=lambda member: not member.loaded)

@@ -83,6 +83,7 @@ class Session:
 
     def close(self) -> None:
         """End; the folder can be gone on from."""
+        self._council.close()
         self.journal.close()
 
     def save(self) -> None:

@@ -85,6 +85,24 @@ class GatedSkip(nn.Module):
         return self.norm(skip + F.glu(self.gate(self.dropout(x))))
 
 
+class RMSNorm(nn.Module):
+    """x / √(mean of x² + ε) · weight (Zhang & Sennrich 2019, eq. 4), as ONNX Runtime knows it and computes it in one pass.
+
+    Args:
+        width: of the rows.
+        epsilon: ε.
+    """
+
+    def __init__(self, width: int, epsilon: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.epsilon = epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Args: x [..., width]. Returns: the same shape."""
+        return x / (x.pow(2).mean(-1, keepdim=True) + self.epsilon).sqrt() * self.weight
+
+
 class QuantileHeads(nn.Module):
     """One linear map to all quantiles that cannot cross: the median, and positive steps away from it.
 

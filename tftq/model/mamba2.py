@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from tftq.data.columns import Inputs
 from tftq.data.scaling import Scaling, TargetScaling
 from tftq.model.forecaster import Forecaster
-from tftq.model.layers import QuantileHeads, full_precision
+from tftq.model.layers import QuantileHeads, RMSNorm, full_precision
 from tftq.model.ordered import RowEmbedding
 from tftq.model.recompute import recompute
 
@@ -70,7 +70,7 @@ class Mamba2(Forecaster):
         self.future_embedding = RowEmbedding(inputs.future, hidden)
         self.static_embedding = RowEmbedding(inputs.static, hidden) if inputs.static else None
         self.blocks = nn.ModuleList(Mamba2Block(architecture) for _ in range(architecture.layers))
-        self.norm = nn.RMSNorm(hidden, eps=EPSILON)
+        self.norm = RMSNorm(hidden, EPSILON)
         self.heads = QuantileHeads(hidden, architecture.quantiles)
 
     def forward(self, history: Tensor, future: Tensor, static: Tensor | None = None) -> Tensor:
@@ -99,7 +99,7 @@ class Mamba2Block(nn.Module):
         super().__init__()
         self.architecture = architecture
         hidden, (inner, convolved, heads) = architecture.hidden, architecture.projected
-        self.norm = nn.RMSNorm(hidden, eps=EPSILON)
+        self.norm = RMSNorm(hidden, EPSILON)
         self.in_projection = nn.Linear(hidden, inner + convolved + heads, bias=False)
         self.convolution = CausalConvolution(convolved, architecture.conv)
         low, high = map(math.log, STEPS)
@@ -107,7 +107,7 @@ class Mamba2Block(nn.Module):
         self.step_bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))  # what softplus makes these steps of
         self.log_rate = nn.Parameter(torch.empty(heads).uniform_(*RATES).log())
         self.skip = nn.Parameter(torch.ones(heads))
-        self.gated_norm = nn.RMSNorm(inner, eps=EPSILON)
+        self.gated_norm = RMSNorm(inner, EPSILON)
         self.out_projection = nn.Linear(inner, hidden, bias=False)
         with torch.no_grad():  # so that the residual stream begins as wide however many blocks add to it
             self.out_projection.weight /= architecture.layers**0.5
@@ -174,7 +174,7 @@ def chunked_scan(x: Tensor, log_decay: Tensor, enter: Tensor, leave: Tensor, *, 
     # Within each chunk
     log_decay = log_decay.transpose(2, 3)  # [batch, chunk, head, row]
     decay = decays(log_decay)  # [batch, chunk, head, row, row]
-    weights = leave @ enter.mT  # [batch, chunk, row, row]
+    weights = (leave @ enter.mT).tril()  # [batch, chunk, row, row]
     y = (weights[:, :, None] * decay) @ x.transpose(2, 3)  # [batch, chunk, head, row, head_dim]
     y = y.transpose(2, 3)
 
@@ -183,7 +183,7 @@ def chunked_scan(x: Tensor, log_decay: Tensor, enter: Tensor, leave: Tensor, *, 
         until_end = decay[..., -1, :].transpose(2, 3)  # [batch, chunk, row, head]
         added = (x * until_end[..., None]).flatten(-2).mT @ enter  # [batch, chunk, head * head_dim, state]
         added = added.unflatten(2, (heads, head_dim)).transpose(1, 2)  # [batch, head, chunk, head_dim, state]
-        carried = decays(log_decay.sum(-1).mT) @ added.flatten(-2)  # [batch, head, chunk, head_dim * state]: after each chunk
+        carried = decays(log_decay.sum(-1).mT).tril() @ added.flatten(-2)  # [batch, head, chunk, head_dim * state]: after each chunk
         before = _with_zeros(carried[:, :, :-1], 1, axis=2, front=True)  # each chunk
         before = before.unflatten(-1, (head_dim, -1)).transpose(1, 2)  # [batch, chunk, head, head_dim, state]
 
@@ -199,10 +199,11 @@ def decays(log_decay: Tensor) -> Tensor:
 
     Each sum is taken by itself: a difference of two sums from the first row on would lose the digits of short ones behind long ones.
 
-    Args: log_decay [..., row]. Returns: [..., row, earlier row]; 0 where the other row is later.
+    Args: log_decay [..., row]. Returns: [..., row, earlier row]; 1 where the other row is later, which what they multiply must leave out.
     """
-    between = log_decay[..., None].expand(*log_decay.shape, log_decay.shape[-1]).tril(-1)  # [..., row, earlier row]
-    return between.cumsum(-2).exp().tril()
+    rows = log_decay.shape[-1]
+    later = torch.ones(rows, rows, dtype=log_decay.dtype, device=log_decay.device).tril(-1)  # [row, earlier row]
+    return (log_decay[..., None] * later).cumsum(-2).exp()
 
 
 def _with_zeros(x: Tensor, count: int, *, axis: int, front: bool = False) -> Tensor:

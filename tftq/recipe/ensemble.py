@@ -132,11 +132,16 @@ class EnsembleRecipe(Section):
     members: Annotated[dict[Text, MemberRecipe], MinLen(1)]
     rule: RuleRecipe = RuleRecipe()
     memory: EnsembleMemoryRecipe = EnsembleMemoryRecipe()
-    threads: Count = 1  # within an operator, of each member
+    threads: Count = 1  # of a bar: members asked at once, and what is left of them within an operator of each
     data: BarsToAnswer
     tick: Positive = 0.25  # of the backtest: the smallest step of the price
     cost_ticks: NotNegative = 0.5  # of the backtest: what a change of position by 1 costs; a flip changes two
     save_every: Count | None = None  # bars, after which --resume can go on; null: 1 on standard input, 500 of a file
+
+    @property
+    def at_once(self) -> int:
+        """Members asked at a time; one, where they make room for each other."""
+        return 1 if self.memory.residency == "lazy" else min(self.threads, len(self.members))
 
     @field_validator("members")
     @classmethod
