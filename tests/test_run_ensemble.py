@@ -131,6 +131,9 @@ def test_a_state_goes_to_no_other_model(tmp_path: Path, members: dict[str, Path]
     forecaster(members["near"], seed=9)
     with pytest.raises(EnsembleError, match=r"the state is of other models than those there are now: near; begin anew"):
         quietly(recipe, lines=[], resume=True)
+    np.savez(tmp_path / "out" / "state.npz", notes=np.array('{"format": 1}'))
+    with pytest.raises(EnsembleError, match=r"state\.npz: was written by another version of tftq; go on with that one, or begin anew"):
+        quietly(recipe, lines=[], resume=True)
     for damaged in (b"PK", b""):
         (tmp_path / "out" / "state.npz").write_bytes(damaged)
         with pytest.raises(EnsembleError, match=r"state\.npz: cannot be read"):
@@ -159,6 +162,16 @@ def test_a_bad_line_ends_the_run_where_it_can_go_on(tmp_path: Path, members: dic
     summary, _, _ = quietly(recipe, lines=lines[20:], resume=True)
     quietly(recipe_of(tmp_path / "whole", "-", members), lines=lines)
     assert summary["bars"] == 48 and answers_of(tmp_path / "out").equals(answers_of(tmp_path / "whole"))
+
+
+def test_what_a_feed_that_begins_anew_left_out_is_counted_once(tmp_path: Path, members: dict[str, Path]) -> None:
+    """Before a restart a bad line between bars and one after the last; then the feed from its beginning, or from where it stopped."""
+    lines = [line for bar in as_json(COLUMNS)[:8] for line in (bar, "oops\n")]
+    for name, again in (("anew", lines), ("from the last bar", lines[8:]), ("on", lines[10:])):
+        recipe = recipe_of(tmp_path / name, {"path": "-", "bad_lines": "skip"}, members)
+        assert quietly(recipe, lines=lines[:10])[0]["left_out_bars"] == {"bad lines": 5}
+        summary, _, _ = quietly(recipe, lines=again, resume=True)
+        assert (summary["bars"], summary["left_out_bars"]) == (8, {"bad lines": 8})
 
 
 def test_columns_are_matched_by_name(tmp_path: Path) -> None:

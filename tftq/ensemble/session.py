@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -35,6 +36,7 @@ class Session:
         self._folder, self._market, self._council, self._incoming, self._tell = folder, market, council, incoming, tell
         self._identities: Mapping[str, str] = {member.name: member.identity() for member in council.members}
         levels = sorted({level for member in council.members for level in member.interface.levels})
+        self._counts_at_bar: Counter[str] = Counter()  # of bars left out before the newest
         self._after = None if saved is None else saved.newest  # bars up to this time were answered before a restart
         if saved is None:
             if incoming.before:
@@ -42,7 +44,8 @@ class Session:
             self.journal = Journal(folder, levels)
             return
         restore(saved, market, council, self._identities)
-        self._incoming.counts.update(saved.notes["counts"])
+        incoming.counts = Counter(saved.notes["counts"])
+        self._counts_at_bar = Counter(saved.notes["counts_at_bar"])
         tell.told[:0] = [sentence for sentence in saved.notes["told"] if sentence not in tell.told]
         self.journal = Journal(folder, levels, saved.notes["rows"])
         tell(f"goes on after {council.bars} bars")
@@ -58,20 +61,22 @@ class Session:
         Raises:
             TftqError: what the bars raise; the state after the last good one is written.
         """
-        market, council, since = self._market, self._council, self._incoming.since
+        market, council, incoming = self._market, self._council, self._incoming
         while True:
             try:
-                bar = next(self._incoming.bars, None)
+                bar = next(incoming.bars, None)
             except TftqError:
                 self.save()
                 raise
             if bar is None:
                 break
-            if self._after is not None and bar.time <= self._after:
+            if self._after is not None and bar.time <= self._after:  # the feed began anew: what it left out before was counted then
+                incoming.counts = self._counts_at_bar.copy()
                 continue
+            self._counts_at_bar = incoming.counts.copy()
             begun = time.perf_counter()
             market.push(bar)
-            if since is not None and bar.time < since:
+            if incoming.since is not None and bar.time < incoming.since:
                 continue
             answers = council.answer(market)
             council.latency[OWN].add(time.perf_counter() - begun)
@@ -96,5 +101,6 @@ class Session:
             self._identities,
             rows=self.journal.rows,
             counts=dict(self._incoming.counts),
+            counts_at_bar=dict(self._counts_at_bar),
             told=self._tell.told,
         )

@@ -18,6 +18,7 @@ from tftq.errors import EnsembleError
 from tftq.files import written_whole
 
 FILE = "state.npz"
+FORMAT = 2  # of what a state holds: one more whenever that changes
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def save(folder: Path, market: Market, council: Council, identities: Mapping[str
     arrays: dict[str, Any] = {f"market/{key}": np.asarray(value) for key, value in market.state().items()}
     for member in council.members:
         arrays |= {f"member.{member.name}/{key}": value for key, value in member.state().items()}
-    document = {"members": dict(identities), "council": council.state(), **notes}
+    document = {"format": FORMAT, "members": dict(identities), "council": council.state(), **notes}
     with written_whole(folder / FILE) as part, part.open("wb") as file:
         np.savez(file, notes=np.array(json.dumps(document)), **arrays)
 
@@ -65,7 +66,7 @@ def read(folder: Path) -> Saved | None:
     """The state of a run; None where it ended before its first was written.
 
     Raises:
-        EnsembleError: it cannot be read.
+        EnsembleError: it cannot be read, or is of another version.
     """
     path = folder / FILE
     if not path.exists():
@@ -76,6 +77,8 @@ def read(folder: Path) -> Saved | None:
         notes = json.loads(str(arrays.pop("notes")))
     except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
         raise EnsembleError(f"{path}: cannot be read ({error}); begin anew in another out=...") from error
+    if notes.get("format") != FORMAT:
+        raise EnsembleError(f"{path}: was written by another version of tftq; go on with that one, or begin anew in another out=...")
     return Saved(notes, arrays)
 
 
