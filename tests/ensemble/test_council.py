@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,29 @@ def test_an_agent_holds_what_it_answered_and_nothing_at_the_start_of_a_segment(t
             assert at.said[0].answer.position == held
     positions = {at.said[0].answer.position for at in answers if at.said[0].answer is not None}
     assert len(positions) > 1
+
+
+def test_after_a_bar_without_an_answer_an_agent_holds_nothing(tmp_path: Path) -> None:
+    """Long whenever it answers: not where its model raises, nor where it is not asked. The backtest's ledger is flat there too."""
+    fed = []
+
+    class AlwaysLong:
+        def run(self, _: object, batch: dict[str, np.ndarray]) -> list[np.ndarray]:
+            fed.append(batch["position"].item())
+            if len(fed) == 3:
+                raise RuntimeError
+            return [np.array([[0.0, 0.0, 1.0]])]
+
+    member = open_member("agent", MemberRecipe(path=agent(tmp_path / "a.onnx")), threads=1, shared=False)
+    member.load()
+    member._session = AlwaysLong()  # type: ignore[attr-defined]
+    market = Market(MINUTE, None, 20)
+    for number, bar in enumerate(BARS[:16]):
+        market.push(bar)
+        if member.ready(market) and number != 13:
+            with suppress(RuntimeError):
+                member.answer(market)
+    assert fed == [0, 1, 1, 0, 1, 0, 1]  # raised at the third, not asked after the fifth
 
 
 def test_a_rule_without_use_for_a_member_says_so_once(tmp_path: Path, asked: Asked) -> None:

@@ -95,7 +95,7 @@ class OnePiece(Member):
         self._inputs: dict[str, tuple[bool, type[np.floating[Any]]]] = {}  # whether it lies in a row, and of which numbers
         self._history = {key: [COLUMNS.index(name) for name in columns] for key, columns in interface.history.items()}
         self._future = {key: [CLOCK_COLUMNS.index(name) for name in columns] for key, columns in interface.future.items()}
-        self._position, self._segment = 0.0, -1  # what is held, and in which segment: an agent begins each without a position
+        self._position, self._segment, self._age = 0.0, -1, -1  # its newest position, and of which bar that was
 
     @property
     def loaded(self) -> bool:
@@ -128,14 +128,13 @@ class OnePiece(Member):
     def answer(self, market: Market) -> Answer:
         """See `Member`."""
         assert self._session is not None
-        if market.segment != self._segment:
-            self._segment, self._position = market.segment, 0.0
         interface = self.interface
+        held = self._position if (self._segment, self._age) == (market.segment, market.age - 1) else 0.0  # as in the backtest's ledger
         past, ahead = market.history(interface.lookback), market.future(interface.horizon)
         fed = {key: past[:, places] for key, places in self._history.items()}  # [lookback, columns]
         fed |= {key: ahead[:, places] for key, places in self._future.items()}  # [horizon, columns]
         if interface.position is not None:
-            fed[interface.position] = np.array([self._position], np.float32)
+            fed[interface.position] = np.array([held], np.float32)
         batch = {}
         for key, (in_a_row, number) in self._inputs.items():
             batch[key] = (fed[key].reshape(1, -1) if in_a_row else fed[key][None]).astype(number)
@@ -143,16 +142,16 @@ class OnePiece(Member):
         if not np.isfinite(output).all():
             raise NotFiniteError(f"{interface.output} is not finite")
         answer = interface.read(output)
-        self._position = answer.position
+        self._position, self._segment, self._age = answer.position, market.segment, market.age
         return answer
 
     def state(self) -> dict[str, np.ndarray]:
         """See `Member`."""
-        return {"position": np.array(self._position), "segment": np.array(self._segment)}
+        return {"position": np.array(self._position), "segment": np.array(self._segment), "age": np.array(self._age)}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """See `Member`."""
-        self._position, self._segment = float(state["position"]), int(state["segment"])
+        self._position, self._segment, self._age = float(state["position"]), int(state["segment"]), int(state["age"])
 
 
 class Streaming(Member):
