@@ -119,6 +119,7 @@ def test_the_newest_bars_of_a_file_that_grew_are_answered_without_a_gap(tmp_path
     write(growing, columns)
     summary, _, _ = quietly(recipe, resume=True)
     assert summary["bars"] == 17 and summary["states"] == {"ok": 17}
+    assert summary["resumed_after_bars"] == 5 and summary["latency_ms"]["bars"] == 12
     quietly(recipe_of(tmp_path / "whole", {"path": growing, "last": 17}, members))
     assert answers_of(tmp_path / "out").equals(answers_of(tmp_path / "whole"))
 

@@ -178,7 +178,7 @@ def run(
         found = _judged(table, recipe, prepared.trained_until, tell)
         summary = _summary(recipe, prepared, council, residency, found, tell.told)
         summary["memory"]["resident_bytes"] = resident
-        summary["left_out_bars"] = dict(incoming.counts)
+        summary["left_out_bars"], summary["resumed_after_bars"] = dict(incoming.counts), session.resumed_after
         folder.write_json("summary.json", summary)
         report = None if found is None else write_ensemble_report(folder.path)
     _tell_summary(tell.console, summary)
@@ -204,7 +204,7 @@ def _judged(answers: Path, recipe: EnsembleRecipe, since: int | None, tell: Tell
 def _summary(
     recipe: EnsembleRecipe, prepared: Prepared, council: Council, residency: Residency, found: Backtest | None, notes: list[str]
 ) -> dict[str, Any]:
-    """What summary.json holds, but for what only the run knows: how much the process grew, and which bars were left out."""
+    """What summary.json holds, but for what only the run knows: how much the process grew, bars left out, and those before a restart."""
     members = {
         member.name: {
             "kind": member.kind,

@@ -40,6 +40,7 @@ def write_run(folder: Path, bars: int = 60, *, since: int | None = None, **chang
             "status": "ok",
             "rule": "risk_weighted",
             "bars": bars,
+            "resumed_after_bars": 0,
             "states": {"ok": bars},
             "notes": ["2 bars dropped: <no price>"],
         },
@@ -128,6 +129,11 @@ def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
 def test_bars_of_training_are_told(tmp_path: Path) -> None:
     text, _, _ = read(write_run(tmp_path, since=BEGIN + 10 * MINUTE))
     assert "10 bars up to the end of training do not count." in text and "trained on these very bars" not in text
+
+
+def test_what_is_measured_since_a_restart_alone_says_so(tmp_path: Path) -> None:
+    words = "The run went on after 1,200 bars: times, loads and memory are of those that follow."
+    assert words in read(write_run(tmp_path, resumed_after_bars=1200))[0] and "went on" not in read(write_run(tmp_path))[0]
 
 
 def test_many_bars_are_drawn_as_some(tmp_path: Path) -> None:

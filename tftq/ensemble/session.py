@@ -30,6 +30,10 @@ class Session:
 
     Raises:
         EnsembleError: a state or a journal that cannot be gone on from.
+
+    Attributes:
+        journal: where answers are kept.
+        resumed_after: bars answered before a restart; 0 where there was none. Times and loads are of those that follow.
     """
 
     def __init__(self, folder: Path, market: Market, council: Council, incoming: Incoming, *, saved: Saved | None, tell: Teller) -> None:
@@ -41,13 +45,13 @@ class Session:
         if saved is None:
             if incoming.before:
                 market.begin(incoming.before, incoming.age)
-            self.journal = Journal(folder, levels)
+            self.journal, self.resumed_after = Journal(folder, levels), 0
             return
         restore(saved, market, council, self._identities)
         incoming.counts = Counter(saved.notes["counts"])
         self._counts_at_bar = Counter(saved.notes["counts_at_bar"])
         tell.told[:0] = [sentence for sentence in saved.notes["told"] if sentence not in tell.told]
-        self.journal = Journal(folder, levels, saved.notes["rows"])
+        self.journal, self.resumed_after = Journal(folder, levels, saved.notes["rows"]), council.bars
         tell(f"goes on after {council.bars} bars")
 
     def answers(self, save_every: int) -> Iterator[BarAnswers]:

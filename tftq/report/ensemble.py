@@ -211,10 +211,12 @@ def _members(facts: EnsembleFacts) -> Html:
         if memory["residency"] == "lazy"
         else ""
     )
+    resumed = facts.summary["resumed_after_bars"]
+    restart = f" The run went on after {resumed:,} bars: times, loads and memory are of those that follow." if resumed else ""
     line = (
         f"Planned {memory['planned_bytes'] / MB:,.1f} MB in all; the process grew by {memory['resident_bytes'] / MB:,.1f} MB; "
         f"budget {memory['budget_bytes'] / MB:,.0f} MB, residency {memory['residency']}, {allocator}.{turns} Bars of the "
-        f"ensemble: {own}."
+        f"ensemble: {own}.{restart}"
     )
     return section("Members", tag("p", line), tag("div", _budget(facts), _time(facts), class_="side"), table(["", *members], rows))
 
