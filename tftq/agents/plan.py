@@ -1,12 +1,13 @@
 """What training an agent will need, from its settings alone: an update on fake tensors, and the transitions that it is made of."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tftq.agents.policy import Policy, layer_sizes, observed
+from tftq.agents.policy import Observations, Policy, layer_sizes, observed
 from tftq.agents.rewards import EVALUATED, POSITIONS
 from tftq.data.columns import Inputs
 from tftq.data.scaling import ColumnScaling
@@ -28,15 +29,12 @@ def trained_parameters(agent: DqnRecipe | PpoRecipe, inputs: Inputs) -> int:
         agent: its settings.
         inputs: the columns and the lookback.
     """
-    outputs = [len(POSITIONS)] if agent.kind == "dqn" else [len(POSITIONS), CRITIC]
-    return sum(_parameters(agent, inputs, count) for count in outputs)
+    return sum(_parameters(agent, inputs, outputs) for outputs in _algorithm(agent, inputs).trained)
 
 
 def buffer_bytes(agent: DqnRecipe | PpoRecipe, inputs: Inputs) -> int:
     """What the transitions take in host memory that an agent learns from."""
-    if agent.kind == "dqn":
-        return TRANSITION * agent.buffer_size
-    return COPIES * FLOAT * observed(inputs) * agent.n_steps
+    return _algorithm(agent, inputs).transitions_bytes
 
 
 def planned_training(
@@ -73,30 +71,63 @@ def _parameters(agent: DqnRecipe | PpoRecipe, inputs: Inputs, outputs: int) -> i
     return sum((before + 1) * after for before, after in layer_sizes(inputs, agent.layers, outputs))
 
 
+class _Algorithm(NamedTuple):
+    """What a training needs that depends on the algorithm.
+
+    Attributes:
+        trained: outputs of each network that is trained, the one that decides first.
+        asked: outputs of each network that is only asked.
+        transitions_bytes: in host memory.
+        seen: observations of each transition that an update holds.
+        loss: of the networks, trained ones first, and what an update holds; as Stable-Baselines3 computes it.
+    """
+
+    trained: tuple[int, ...]
+    asked: tuple[int, ...]
+    transitions_bytes: int
+    seen: int
+    loss: Callable[[Sequence[Policy], Sequence[Observations]], Tensor]
+
+
+def _algorithm(agent: DqnRecipe | PpoRecipe, inputs: Inputs) -> _Algorithm:
+    positions = len(POSITIONS)
+    if agent.kind == "dqn":
+        return _Algorithm((positions,), (positions,), TRANSITION * agent.buffer_size, 2, _q_loss)
+    return _Algorithm((positions, CRITIC), (), COPIES * FLOAT * observed(inputs) * agent.n_steps, 1, _actor_critic_loss)
+
+
+def _q_loss(networks: Sequence[Policy], held: Sequence[Observations]) -> Tensor:
+    (decides, target), (now, following) = networks, held
+    with torch.no_grad():
+        value = target(*following).amax(1)
+    return F.smooth_l1_loss(decides(*now).gather(1, torch.zeros(len(value), 1, dtype=torch.int64))[:, 0], value)
+
+
+def _actor_critic_loss(networks: Sequence[Policy], held: Sequence[Observations]) -> Tensor:
+    (actor, critic), (now,) = networks, held
+    scaled = actor.observation(*now)
+    loss: Tensor = actor.layers(scaled).log_softmax(1).mean() + critic.layers(scaled).square().mean()
+    return loss
+
+
 def _steps(agent: DqnRecipe | PpoRecipe, inputs: Inputs, scaling: ColumnScaling) -> Sequence[Callable[[], object]]:
-    """Two updates, the first of which makes the optimizer's state, and an evaluation; as Stable-Baselines3 does them."""
+    """Two updates, the first of which makes the optimizer's state, and an evaluation."""
 
     def network(outputs: int) -> Policy:
         layers = [module for sizes in layer_sizes(inputs, agent.layers, outputs) for module in (nn.Linear(*sizes), nn.ReLU())]
         return Policy(inputs, scaling, nn.Sequential(*layers[:-1]))
 
-    decides, other = network(len(POSITIONS)), network(len(POSITIONS) if agent.kind == "dqn" else CRITIC)
-    trained = [*decides.parameters()] if agent.kind == "dqn" else [*decides.parameters(), *other.parameters()]
+    def seen(count: int) -> Observations:
+        return Observations(torch.zeros(count, inputs.lookback, len(inputs.history)), torch.zeros(count, 1))
+
+    algorithm = _algorithm(agent, inputs)
+    networks = [network(outputs) for outputs in (*algorithm.trained, *algorithm.asked)]
+    trained = [parameter for learns in networks[: len(algorithm.trained)] for parameter in learns.parameters()]
     optimizer = torch.optim.Adam(trained)
 
-    def seen(count: int) -> tuple[Tensor, Tensor]:
-        return torch.zeros(count, inputs.lookback, len(inputs.history)), torch.zeros(count, 1)
-
     def update() -> None:
-        now = seen(agent.batch_size)
-        if agent.kind == "dqn":
-            following = seen(agent.batch_size)
-            with torch.no_grad():
-                value = other(*following).amax(1)
-            loss = F.smooth_l1_loss(decides(*now).gather(1, torch.zeros(agent.batch_size, 1, dtype=torch.int64))[:, 0], value)
-        else:
-            scaled = decides.observation(*now)
-            loss = decides.layers(scaled).log_softmax(1).mean() + other.layers(scaled).square().mean()
+        held = [seen(agent.batch_size) for _ in range(algorithm.seen)]
+        loss = algorithm.loss(networks, held)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(trained, 1.0)
@@ -104,6 +135,6 @@ def _steps(agent: DqnRecipe | PpoRecipe, inputs: Inputs, scaling: ColumnScaling)
 
     def evaluation() -> None:
         with torch.no_grad():
-            decides(*seen(EVALUATED))
+            networks[0](*seen(EVALUATED))
 
     return update, update, evaluation

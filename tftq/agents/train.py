@@ -125,19 +125,19 @@ def build_learner(agent: DqnRecipe | PpoRecipe, data: Datasets, *, seed: int, de
     )
 
 
+def networks_of(learner: DQN | PPO) -> tuple[nn.Sequential, nn.Sequential]:
+    """A learner's own layers, from the scaled observation on: of the network that decides, and of the one that tells it what to learn."""
+    policy = learner.policy
+    if isinstance(learner, DQN):
+        return policy.q_net.q_net, policy.q_net_target.q_net
+    hidden = policy.mlp_extractor
+    return nn.Sequential(*hidden.policy_net, policy.action_net), nn.Sequential(*hidden.value_net, policy.value_net)
+
+
 def policy_of(learner: DQN | PPO, data: Datasets) -> Policy:
     """The network that decides, made of the learner's own layers: it changes with them."""
-    network = (
-        learner.policy.q_net.q_net if isinstance(learner, DQN) else [*learner.policy.mlp_extractor.policy_net, learner.policy.action_net]
-    )
-    return Policy(data.train.inputs, _scaling(data), nn.Sequential(*network)).to(learner.device)
-
-
-def output_layers(learner: DQN | PPO) -> list[nn.Module]:
-    """The last layers of all its networks: the policy's, and those that tell it what to learn."""
-    if isinstance(learner, DQN):
-        return [learner.policy.q_net.q_net[-1], learner.policy.q_net_target.q_net[-1]]
-    return [learner.policy.action_net, learner.policy.value_net]
+    network, _ = networks_of(learner)
+    return Policy(data.train.inputs, _scaling(data), network).to(learner.device)
 
 
 def train_agent(
@@ -200,7 +200,7 @@ class _Course(BaseCallback):
         self._reward, self._begun, self._seen = 0.0, 0, False
 
     def _on_training_start(self) -> None:
-        self._hooks = [layer.register_forward_hook(self._inspect) for layer in output_layers(self.model)]
+        self._hooks = [network[-1].register_forward_hook(self._inspect) for network in networks_of(self.model)]
         self._begin()
 
     def _on_rollout_start(self) -> None:
