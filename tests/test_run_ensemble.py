@@ -219,6 +219,24 @@ def test_lazily_the_answers_are_the_same_and_the_loads_are_told(tmp_path: Path, 
     assert not (tmp_path / "no").exists()
 
 
+def test_lazily_a_file_that_was_replaced_is_not_loaded(tmp_path: Path, members: dict[str, Path]) -> None:
+    """The same bytes written again change nothing; those of another model are not loaded, and the others go on."""
+    lines = as_json(COLUMNS)[:24]
+
+    def replaced_on_the_way() -> Iterable[str]:
+        yield from lines[:17]
+        members["near"].write_bytes(members["near"].read_bytes())
+        yield from lines[17:19]
+        forecaster(members["near"], seed=9)
+        yield from lines[19:]
+
+    recipe = recipe_of(tmp_path / "out", "-", members, memory={"budget_mb": 2, "residency": "lazy"})
+    summary, told, _ = quietly(recipe, lines=replaced_on_the_way())
+    states = {name: member["states"] for name, member in summary["members"].items()}
+    assert states["near"] == {"warming up": 12, "ok": 7, "failed": 5} and "failed" not in states["far"] | states["agent"]
+    assert "near: failed at 2024-01-08T00:19:00Z" in told and f"{members['near']} was replaced since the run began; put it back" in told
+
+
 def test_a_member_of_another_tool(tmp_path: Path) -> None:
     """The sign of open - close, out of a window in a row; its memory is measured here and now."""
     constants = {"w": np.array([[0.0], [0.0], [1.0], [-1.0]], np.float32)}

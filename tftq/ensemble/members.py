@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from tftq.export.gate import measured
 from tftq.export.measure import FLOATS, open_session
 from tftq.export.metadata import file_metadata
 from tftq.export.stream import FORECAST_FILE, STEP_FILE, Stream
+from tftq.files import sha256
 
 if TYPE_CHECKING:
     from tftq.recipe.ensemble import MemberRecipe
@@ -37,23 +37,35 @@ class Member(ABC):
         interface: what they take and give.
         threads: within an operator.
         shared: whether it computes in the arena of all members.
+
+    Attributes:
+        hashes: SHA-256 of each of its files, hexadecimal: a state goes to no other model.
     """
 
     def __init__(self, name: str, kind: str, files: tuple[Path, ...], interface: Interface, *, threads: int, shared: bool) -> None:
         self.name, self.kind, self.files, self.interface = name, kind, files, interface
         self._threads, self._shared = threads, shared
+        self._written = [_written(path) for path in files]
+        self.hashes = [sha256(path) for path in files]
 
     def ready(self, market: Market) -> bool:
         """Whether the segment has the bars that an answer needs."""
         return market.age >= self.interface.needs
 
-    def identity(self) -> str:
-        """SHA-256 (hexadecimal) of its files: a state goes to no other model."""
-        digest = hashlib.sha256()
-        for path in self.files:
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-        return digest.hexdigest()
+    def require_same_files(self) -> None:
+        """Let no other model answer than the one that the run began with; files that were not written since are not read.
+
+        Raises:
+            EnsembleError: a file holds something else.
+            OSError: one is gone.
+        """
+        written = [_written(path) for path in self.files]
+        if written == self._written:
+            return
+        for path, known in zip(self.files, self.hashes, strict=True):
+            if sha256(path) != known:
+                raise EnsembleError(f"{path} was replaced since the run began; put it back, or begin a run with the new one")
+        self._written = written
 
     @property
     @abstractmethod
@@ -235,6 +247,12 @@ def open_member(name: str, recipe: MemberRecipe, *, threads: int, shared: bool) 
     if others:
         return Streaming(name, f"{kind}, streaming", files, interface, threads=threads, shared=shared)
     return OnePiece(name, kind, files, interface, threads=threads, shared=shared)
+
+
+def _written(path: Path) -> tuple[int, int, int]:
+    """What changes when a file is written or replaced."""
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _files(name: str, recipe: MemberRecipe) -> tuple[Path, ...]:

@@ -107,6 +107,7 @@ class Residency:
             Exception: whatever loading it raises.
         """
         if not member.loaded:
+            member.require_same_files()
             while self._held() + self._planned[member.name] > self._budget:
                 name, evicted = self._resident.popitem(last=False)
                 evicted.unload()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from tftq.console import Teller
@@ -38,7 +38,6 @@ class Session:
 
     def __init__(self, folder: Path, market: Market, council: Council, incoming: Incoming, *, saved: Saved | None, tell: Teller) -> None:
         self._folder, self._market, self._council, self._incoming, self._tell = folder, market, council, incoming, tell
-        self._identities: Mapping[str, str] = {member.name: member.identity() for member in council.members}
         levels = sorted({level for member in council.members for level in member.interface.levels})
         self._counts_at_bar: Counter[str] = Counter()  # of bars left out before the newest
         self._after = None if saved is None else saved.newest  # bars up to this time were answered before a restart
@@ -47,7 +46,7 @@ class Session:
                 market.begin(incoming.before, incoming.age)
             self.journal, self.resumed_after = Journal(folder, levels), 0
             return
-        restore(saved, market, council, self._identities)
+        restore(saved, market, council)
         incoming.counts = Counter(saved.notes["counts"])
         self._counts_at_bar = Counter(saved.notes["counts_at_bar"])
         tell.told[:0] = [sentence for sentence in saved.notes["told"] if sentence not in tell.told]
@@ -102,7 +101,6 @@ class Session:
             self._folder,
             self._market,
             self._council,
-            self._identities,
             rows=self.journal.rows,
             counts=dict(self._incoming.counts),
             counts_at_bar=dict(self._counts_at_bar),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,19 +45,18 @@ class Saved:
         return {key.removeprefix(begin): value for key, value in self.arrays.items() if key.startswith(begin)}
 
 
-def save(folder: Path, market: Market, council: Council, identities: Mapping[str, str], **notes: Any) -> None:
+def save(folder: Path, market: Market, council: Council, **notes: Any) -> None:
     """Write the state after a bar, whole or not at all; one file, arrays and JSON, no pickle.
 
     Args:
         folder: of the run.
         market, council: as they are after the bar.
-        identities: member -> of its files, see `Member.identity`.
         notes: what else is to be kept, as plain types.
     """
     arrays: dict[str, Any] = {f"market/{key}": np.asarray(value) for key, value in market.state().items()}
     for member in council.members:
         arrays |= {f"member.{member.name}/{key}": value for key, value in member.state().items()}
-    document = {"format": FORMAT, "members": dict(identities), "council": council.state(), **notes}
+    document = {"format": FORMAT, "members": _hashes(council), "council": council.state(), **notes}
     with written_whole(folder / FILE) as part, part.open("wb") as file:
         np.savez(file, notes=np.array(json.dumps(document)), **arrays)
 
@@ -82,19 +81,18 @@ def read(folder: Path) -> Saved | None:
     return Saved(notes, arrays)
 
 
-def restore(saved: Saved, market: Market, council: Council, identities: Mapping[str, str]) -> None:
+def restore(saved: Saved, market: Market, council: Council) -> None:
     """Go on from a state.
 
     Args:
         saved: it.
         market, council: to be brought to where they were.
-        identities: as of `save`.
 
     Raises:
         EnsembleError: it is of other models.
     """
-    then: dict[str, str] = saved.notes["members"]
-    changed = [name for name in {**then, **identities} if then.get(name) != identities.get(name)]
+    then, now = saved.notes["members"], _hashes(council)
+    changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
     if changed:
         raise EnsembleError(f"the state is of other models than those there are now: {', '.join(changed)}; begin anew in another out=...")
     market.restore(saved.of("market"))
@@ -102,3 +100,8 @@ def restore(saved: Saved, market: Market, council: Council, identities: Mapping[
     for member in members:
         member.restore(saved.of(f"member.{member.name}"))
     council.restore(saved.notes["council"])
+
+
+def _hashes(council: Council) -> dict[str, list[str]]:
+    """Member -> of its files."""
+    return {member.name: member.hashes for member in council.members}
