@@ -195,6 +195,26 @@ def test_an_override_stands_once(tmp_path: Path) -> None:
     assert refusal(tmp_path, BARS, "seed=1", "seed=2") == ["1 error", "  seed (command line): stands twice; allowed: once"]
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("quant.prune=null", "quant.prune.keep=3"),
+        ("quant=null", "quant.qat.lr=1e-5"),
+        ("train.optimizer.groups={lstm: 1e-4}", "train.optimizer.groups.lstm.*=1e-5"),
+    ],
+)
+def test_overrides_of_one_branch_contradict_each_other_in_either_order(tmp_path: Path, first: str, second: str) -> None:
+    for one, other in ((first, second), (second, first)):
+        key, against = one.split("=")[0], other.split("=")[0]
+        row = f"  {against} (command line): contradicts {key} on the command line; allowed: the one or the other"
+        assert row in refusal(tmp_path, f"{BARS}quant: {{method: qat}}", one, other)
+
+
+def test_every_override_that_another_contradicts_is_named(tmp_path: Path) -> None:
+    (_, row) = refusal(tmp_path, BARS, "train.schedule.warmup=0.1", "train.epochs=2", "train=null", "seed=null")
+    assert row.startswith("  train (command line): contradicts train.epochs, train.schedule.warmup on the command line")
+
+
 def test_an_override_below_no_mapping_leaves_the_word_to_the_file(tmp_path: Path) -> None:
     assert refusal(tmp_path, BARS + "train: 5", "train.optimizer.lr=1")[1].startswith("  train (line 3): found 5; allowed: a mapping ")
 

@@ -28,7 +28,8 @@ def apply_override(schema: Any, values: dict[str, Any], override: str, given: se
         given: the options that were set before; this one is added when it is set.
 
     Raises:
-        OverrideError: it is no `key=value`, its key is unknown or set already, or its value is not of the option's type.
+        OverrideError: it is no `key=value`, its key is unknown, set already, or above or below one that is, or its value is not of the
+            option's type.
     """
     name, equals, text = override.partition("=")
     if not equals or not name:
@@ -39,6 +40,8 @@ def apply_override(schema: Any, values: dict[str, Any], override: str, given: se
         raise _unknown(schema, key)
     if key in given:
         raise OverrideError(key, "stands twice; allowed: once")
+    if against := sorted(".".join(other) for other in given if other[: len(key)] == key or key[: len(other)] == other):
+        raise OverrideError(key, f"contradicts {', '.join(against)} on the command line; allowed: the one or the other")
     if text == "null" and (is_section(kind) or not nullable(kind)):
         take_out(values, key)
     elif is_section(kind):
