@@ -13,6 +13,7 @@ import psutil
 
 from tftq.ensemble.members import Member
 from tftq.errors import EnsembleError
+from tftq.memory.freed import return_freed
 
 MEGA = 1_000_000
 
@@ -111,6 +112,7 @@ class Residency:
             while self._held() + self._planned[member.name] > self._budget:
                 name, evicted = self._resident.popitem(last=False)
                 evicted.unload()
+                return_freed()
                 self.loads.evictions.append(name)
             before, start = resident_bytes(), time.perf_counter()
             member.load()
@@ -141,6 +143,7 @@ class Residency:
         """Unload a member that is not asked any more."""
         if self._resident.pop(member.name, None) is not None:
             member.unload()
+            return_freed()
         self._members.remove(member)
 
     def _held(self) -> int:
