@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from tests.quant.small import calibrated, small_batch, small_table
-from tftq.errors import QuantizationError
+from tftq.errors import QuantizationError, RecipeError
 from tftq.model.grid import KnotGrid
 from tftq.quant.fake_quantize import CurveQuantizer, WeightQuantizer, learn_ranges
 from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedTable
@@ -123,6 +123,15 @@ def test_heads_stay_in_eight_bits_and_everything_else_is_in_four() -> None:
     assert len(tables) == 3 and all(isinstance(table.weight_quantizer, CurveQuantizer) for table in tables)
     kept = prepared_copy(small_table(), lstm="fp32", weights="int4", keep_float=["heads"])
     assert type(kept.heads.linear) is nn.Linear
+
+
+def test_ranges_are_not_learned_where_only_tables_of_four_bits_are_quantized() -> None:
+    names = [name for name, layer in small_table().named_modules() if type(layer) is nn.Linear]
+    learn_ranges(calibrated(small_table(), keep_float=names))  # eight bits: a range for each channel of a table
+    with pytest.raises(
+        RecipeError, match=r"^quant\.qat\.ranges learn: .*quant\.keep_float.*quant\.weights int4.*; set quant\.qat\.ranges to obs"
+    ):
+        learn_ranges(calibrated(small_table(), keep_float=names, weights="int4", lstm="fp32"))
 
 
 def test_a_table_without_a_range_is_refused_by_name() -> None:

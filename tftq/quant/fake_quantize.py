@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from tftq.errors import RecipeError
 from tftq.model.recompute import recomputing
 from tftq.quant.parameters import (
     INT4,
@@ -334,9 +335,19 @@ def quantizers(model: nn.Module) -> Iterator[tuple[str, ActivationQuantizer | We
 
 
 def learn_ranges(model: nn.Module) -> None:
-    """Give every quantizer of a calibrated model a `stretch`, a parameter that an optimizer built from now on trains."""
+    """Give the quantizers of a calibrated model a `stretch` each, a parameter that an optimizer built from now on trains.
+
+    Raises:
+        RecipeError: none takes one; those of tables in four bits do not.
+    """
     for _, quantizer in quantizers(model):
         quantizer.learn()
+    if all(quantizer.stretch is None for _, quantizer in quantizers(model)):
+        raise RecipeError(
+            "quant.qat.ranges learn: nothing has a range to learn, since quant.keep_float or quant.loss_budget leave only tables to be "
+            "quantized, and by quant.weights int4 their ranges follow their values; set quant.qat.ranges to observe or quant.weights to "
+            "int8, or keep fewer layers in floating point"
+        )
 
 
 @contextmanager
