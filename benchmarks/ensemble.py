@@ -24,6 +24,7 @@ from common import write_result
 from members import RECIPES, ROOT, write_members
 
 from tftq.export.gate import measured
+from tftq.files import sha256
 
 BARS = ROOT / "test_data" / "ES_FUT_small.parquet"
 THREADS = 2
@@ -37,11 +38,13 @@ Case = dict[str, Any]
 
 def write_plans(folder: Path) -> None:
     """Write beside each model what its session takes in a fresh process, as a run does: what a budget is planned from."""
-    cost = {path.stem: measured(path, threads=THREADS).cost for path in sorted(folder.glob("*.onnx"))}
-    if "step" in cost:
-        cost[STREAM] = {"rss_bytes": cost["step"]["rss_bytes"] + cost["forecast"]["rss_bytes"]}
-    for name, found in cost.items():
-        (folder / f"{name}.export.json").write_text(json.dumps({"cost": found}), encoding="utf-8")
+    plans = {path.stem: [path] for path in sorted(folder.glob("*.onnx"))}
+    if "step" in plans:
+        plans[STREAM] = [*plans.pop("step"), *plans.pop("forecast")]
+    for name, models in plans.items():
+        cost = {"rss_bytes": sum(measured(path, threads=THREADS).cost["rss_bytes"] for path in models)}
+        proof = {"cost": cost, "sha256": [sha256(path) for path in models]}
+        (folder / f"{name}.export.json").write_text(json.dumps(proof), encoding="utf-8")
 
 
 def planned_mb(folders: Mapping[str, Path], formats: Mapping[str, str]) -> dict[str, float]:

@@ -16,12 +16,13 @@ from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 
 from tests.data.helpers import BEGIN, MINUTE, bar_columns, take, write
-from tests.ensemble.models import ALL, MEGA, agent, forecaster, write_model
+from tests.ensemble.models import ALL, MEGA, agent, forecaster, write_model, write_proof
 from tests.ensemble.runs import answers_of, as_json, forecasts_of, quietly, recipe_of
 from tftq.cli import main
 from tftq.ensemble.council import Council
 from tftq.ensemble.members import OnePiece
 from tftq.errors import DataError, EnsembleError, RunFolderError
+from tftq.export.gate import Measured
 from tftq.run_ensemble import run
 
 COLUMNS = take(bar_columns(50), np.r_[0:24, 26:50])  # two segments
@@ -254,7 +255,7 @@ def test_a_member_of_another_tool(tmp_path: Path) -> None:
     narrow = {"other": {"path": tmp_path / "other.onnx", "foreign": {**foreign, "lookback": 3}}}
     with pytest.raises(EnsembleError, match=r"^member other: what it takes is not known: other\.onnx: measuring it (.|\n)*Expected: 4"):
         quietly(recipe_of(tmp_path / "n", {"path": "-", "step_s": 60.0}, narrow), lines=[])
-    (tmp_path / "other.export.json").write_text('{"cost": {"rss_bytes": 1}}')
+    write_proof(tmp_path / "other.export.json", 1, tmp_path / "other.onnx")
     broken = {"other": {"path": tmp_path / "other.onnx", "foreign": {**foreign, "history": {"z": ["open"]}}}}
     with pytest.raises(EnsembleError, match=r"^member other: .*other\.onnx takes x; given are z"):
         quietly(recipe_of(tmp_path / "y", {"path": "-", "step_s": 60.0}, broken), lines=[])
@@ -267,6 +268,7 @@ def test_a_member_of_another_tool(tmp_path: Path) -> None:
         helper.make_model(helper.make_graph(whole, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 21)], ir_version=10),
         tmp_path / "other.onnx",
     )
+    write_proof(tmp_path / "other.export.json", 1, tmp_path / "other.onnx")
     with pytest.raises(EnsembleError, match=r"other\.onnx takes x tensor\(int64\); allowed: tensor\(float\), tensor\(double\)"):
         quietly(recipe_of(tmp_path / "i", {"path": "-", "step_s": 60.0}, members), lines=[])
     silent = {"other": {"path": tmp_path / "other.onnx"}}
@@ -352,17 +354,26 @@ def test_a_file_that_is_not_there_is_refused_before_anything_runs(tmp_path: Path
     (tmp_path / "text.onnx").write_text("no model")
     with pytest.raises(EnsembleError, match=r"member text: .*text\.onnx: no ONNX file"):
         quietly(recipe_of(tmp_path / "out", "-", {"text": tmp_path / "text.onnx"}), lines=[])
-    members["near"].with_suffix(".export.json").write_text("{}")
-    with pytest.raises(EnsembleError, match=r"member near: .*near\.export\.json holds no cost\.rss_bytes; without the file it is measured"):
-        quietly(recipe_of(tmp_path / "out", "-", members), lines=[])
-    for size, said in (("Infinity", "no cost.rss_bytes"), ("0", "a cost.rss_bytes of 0"), ("-5", "a cost.rss_bytes of -5")):
-        members["near"].with_suffix(".export.json").write_text(f'{{"cost": {{"rss_bytes": {size}}}}}')
-        with pytest.raises(EnsembleError, match=rf"member near: .*near\.export\.json holds {said}; without the file it is measured"):
-            quietly(recipe_of(tmp_path / "out", "-", members), lines=[])
     (tmp_path / "empty").mkdir()
     with pytest.raises(EnsembleError, match=r"member none: .*empty: no exported model; it has none"):
         quietly(recipe_of(tmp_path / "out", "-", {"none": tmp_path / "empty"}), lines=[])
     assert not (tmp_path / "out").exists()
+
+
+def test_what_was_measured_of_another_file_does_not_count(
+    tmp_path: Path, members: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[Path] = []
+
+    def measure(*paths: Path, **_: Any) -> Measured:
+        measured.extend(paths)
+        return Measured({"rss_bytes": 7.0 * MEGA}, {})
+
+    monkeypatch.setattr("tftq.ensemble.members.measured", measure)
+    write_proof(members["far"].with_suffix(".export.json"), MEGA, members["near"])
+    summary, told, _ = quietly(recipe_of(tmp_path / "out", "-", members), lines=[])
+    assert measured == [members["far"]] and f"far: measured anew what it takes, for {tmp_path / 'far.export.json'} does not" in told
+    assert [member["planned_bytes"] for member in summary["members"].values()] == [2 * MEGA, 7 * MEGA, MEGA]
 
 
 def test_the_newest_bars_alone_are_answered_as_in_the_whole(tmp_path: Path, members: dict[str, Path]) -> None:

@@ -104,7 +104,7 @@ def prepare(recipe: EnsembleRecipe) -> Prepared:
         notes.append(f"when training ended is not said by the file of {', '.join(unknown)}")
     return Prepared(
         members,
-        {member.name: planned_bytes(member) for member in members},
+        {member.name: planned_bytes(member, notes.append) for member in members},
         next(iter(steps.values())),
         next(iter(zones.values())),
         max((end for end in ends.values() if end is not None), default=None),

@@ -15,9 +15,10 @@ from tftq.agents.export import ExportedPolicy, export_policy, near_best, quantiz
 from tftq.agents.policy import Policy, layer_sizes, scores_of
 from tftq.agents.rewards import Rewards, choices, crossed, earned
 from tftq.errors import GateError
-from tftq.export.gate import Measured
+from tftq.export.gate import Measured, proven_bytes
 from tftq.export.graph import read_metadata
 from tftq.export.publish import publish
+from tftq.files import sha256
 from tftq.recipe.agent import AgentFormat, AgentQuantRecipe
 
 DATA = waves()
@@ -60,7 +61,7 @@ def test_a_file_scores_as_its_policy_does_from_raw_rows(tmp_path: Path, kind: Ag
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in found.files}
     proof = json.loads(found.files[1].read_text())
     assert all(check["passed"] for check in proof["checks"])
-    assert proof["cost"]["rss_bytes"] == 1_000_000
+    assert proof["cost"]["rss_bytes"] == proven_bytes(found.files[1], [sha256(found.path)]) == 1_000_000
     census = found.proof.census
     if kind == "int8_ptq":
         assert (census.float_weight_products, census.int8_weight_share, sum(census.integer_products.values())) == (0, 1.0, 3)

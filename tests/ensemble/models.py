@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.data.helpers import MINUTE
 from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS
 from tftq.export.measure import METADATA_KEY
+from tftq.files import sha256
 
 LEVELS = (0.1, 0.5, 0.9)
 ALL = (*BAR_COLUMNS, *CLOCK_COLUMNS)
@@ -120,7 +121,7 @@ def pair(folder: Path, *, lookback: int = 8, planned: int = 2 * MEGA, **options:
     selecting = [helper.make_node("Identity", ["history"], ["selected"])]
     step = {**notes, "part": "step"}
     write_model(folder / "step.onnx", selecting, {}, {"history": (len(ALL),)}, {"selected": (len(ALL),)}, step, None)
-    (folder / "stream.export.json").write_text(json.dumps({"cost": {"rss_bytes": planned}}))
+    write_proof(folder / "stream.export.json", planned, folder / "step.onnx", folder / "forecast.onnx")
     return folder
 
 
@@ -177,8 +178,13 @@ def write_model(
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(model, path)
     if planned is not None:
-        path.with_suffix(".export.json").write_text(json.dumps({"cost": {"rss_bytes": planned}}))
+        write_proof(path.with_suffix(".export.json"), planned, path)
     return path
+
+
+def write_proof(path: Path, planned: float, *models: Path) -> None:
+    """Write what models were measured to take."""
+    path.write_text(json.dumps({"cost": {"rss_bytes": planned}, "sha256": [sha256(model) for model in models]}))
 
 
 def _described(names: Sequence[str], role: str) -> list[dict[str, Any]]:

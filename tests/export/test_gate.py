@@ -15,7 +15,9 @@ from tests.quant.small import small_batch
 from tftq.data.columns import Batch
 from tftq.errors import GateError, ProviderError
 from tftq.export import gate
-from tftq.export.gate import Check, Measured, Proof, cost, measured_on_gpu, prove, table
+from tftq.export.census import Census
+from tftq.export.gate import Check, Measured, Proof, cost, measured_on_gpu, prove, proven_bytes, table
+from tftq.files import sha256
 from tftq.model.tabulate import tabulate
 from tftq.recipe.schema import Format
 
@@ -53,7 +55,24 @@ def test_what_is_right_passes_with_a_proof(tmp_path: Path, integer: bool) -> Non
     assert proof.nodes["CPUExecutionProvider"]["MatMulIntegerToFloat" if integer else "MatMul"] == 1 and proof.gpu is None
     assert set(proof.cost) == {"load_ms", "latency_ms", "rss_bytes", "process_bytes"} and min(proof.cost.values()) > 0
     assert list(tmp_path.iterdir()) == [path]
-    assert proof.as_dict()["census"]["float_weight_products"] == (0 if integer else 1)  # type: ignore[index]
+    assert proof.census.float_weight_products == (0 if integer else 1)
+
+
+def test_a_proof_counts_for_the_models_that_it_is_of(tmp_path: Path) -> None:
+    proof, model = tmp_path / "a.export.json", tmp_path / "a.onnx"
+    model.write_bytes(b"abc")
+    known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # SHA-256 of abc, FIPS 180-2
+    census = Census({}, [], {}, 0, 0, {}, 0.0, 0.0, 0.0)
+    Proof([], 0.0, census, {"rss_bytes": 5.0}, {}).write(proof, [model])
+    assert proven_bytes(proof, [known]) == 5 and proven_bytes(proof, [known, known]) is None
+    model.write_bytes(b"abd")
+    assert proven_bytes(proof, [sha256(model)]) is None
+    for size in ("null", "Infinity", "0", "-5", "{}"):
+        proof.write_text(f'{{"cost": {{"rss_bytes": {size}}}, "sha256": ["{known}"]}}')
+        assert proven_bytes(proof, [known]) is None
+    for text in ("", "[]", "{}", '{"cost": {"rss_bytes": 5}}'):
+        proof.write_text(text)
+        assert proven_bytes(proof, [known]) is None
 
 
 @pytest.mark.usefixtures("free")

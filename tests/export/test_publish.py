@@ -17,9 +17,10 @@ from tftq.data.columns import Batch
 from tftq.errors import GateError
 from tftq.export import publish as module
 from tftq.export.evaluate import evaluate
-from tftq.export.gate import Proof, prove
+from tftq.export.gate import Proof, prove, proven_bytes
 from tftq.export.graph import read_metadata
 from tftq.export.publish import Exported, export_model, publish
+from tftq.files import sha256
 from tftq.quant.fake_quantize import quantizers
 from tftq.recipe.schema import Format
 from tftq.train.metrics import Validation
@@ -63,6 +64,7 @@ def test_an_export_leaves_a_file_and_what_was_proven_of_it(tmp_path: Path, make:
     proof = json.loads((tmp_path / "new" / "int8_ptq.export.json").read_text())
     assert all(check["passed"] for check in proof["checks"]) and proof["census"]["integer_products"]["QGemm"] > 20
     summary = result.summary()
+    assert proven_bytes(tmp_path / "new" / "int8_ptq.export.json", [sha256(result.path)]) == summary["rss_bytes"]
     assert json.loads(json.dumps(summary)) == summary
     assert summary["file_bytes"] == made.path.stat().st_size
     assert summary["int8_weight_share"] == proof["census"]["int8_weight_share"] > 0.98

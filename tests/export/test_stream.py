@@ -21,12 +21,14 @@ from tftq.data.windows import Datasets
 from tftq.errors import GateError, NotFiniteError, StreamError
 from tftq.export import stream_export
 from tftq.export.census import layer_of
+from tftq.export.gate import proven_bytes
 from tftq.export.graph import build_graph, read_metadata
 from tftq.export.measure import feeds, open_session
 from tftq.export.publish import publish
 from tftq.export.stream import FORECAST_FILE, STEP_FILE, Stream
 from tftq.export.stream_export import ExportedPair, export_pair, replay
 from tftq.export.stream_graph import ForecastNetwork, StepNetwork, build_pair
+from tftq.files import sha256
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import Architecture, TemporalFusionTransformer
 from tftq.quant.calibration import calibrate
@@ -245,6 +247,7 @@ def test_the_pair_is_proven_and_published_as_one(bars_pair: Pair, tmp_path: Path
     exported = bars_pair.exported
     assert [path.name for path in exported.files] == ["step.onnx", "forecast.onnx", "stream.export.json"]
     proof = json.loads(exported.files[-1].read_text())
+    assert proven_bytes(exported.files[-1], [sha256(path) for path in exported.files[:2]]) == exported.summary()["rss_bytes"]
     checks = {check["name"]: check for check in proof["checks"]}
     assert all(check["passed"] for check in proof["checks"])
     assert checks["distance from the one-piece model, bar by bar, nearest window"]["allowed"] == "<= 1e-05"

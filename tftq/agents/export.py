@@ -1,7 +1,6 @@
 """From a policy to a checked ONNX file: raw bars and the position held in, a score of every position out."""
 
 import copy
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -113,8 +112,7 @@ def export_policy(
         part.write_bytes(build_graph(policy, {**metadata, "format": kind}))
         chosen, wanted = choices(_scores_of_file(part), validation), scored(scores_of(trained), validation)
         proof = _prove(part, policy, validation, kind, near_best(chosen, wanted))
-    with written_whole(proven) as part:
-        part.write_text(json.dumps(proof.as_dict(), indent=1), encoding="utf-8")
+    proof.write(proven, [path])
     agreement = float((chosen == wanted.argmax(2)).double().mean())
     return ExportedPolicy(path, proof, agreement, rewards.outcome(followed(chosen, rewards)))
 

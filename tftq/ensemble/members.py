@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from tftq.ensemble.interface import COLUMNS, Interface, foreign_interface, own_i
 from tftq.ensemble.market import Market
 from tftq.errors import EnsembleError, GateError, MetadataError, NotFiniteError, PredictError
 from tftq.export.choose import model_file, model_folder
-from tftq.export.gate import measured
+from tftq.export.gate import measured, proven_bytes
 from tftq.export.measure import FLOATS, open_session
 from tftq.export.metadata import file_metadata
 from tftq.export.stream import FORECAST_FILE, STEP_FILE, Stream
@@ -271,21 +270,21 @@ def _files(name: str, recipe: MemberRecipe) -> tuple[Path, ...]:
         raise EnsembleError(f"member {name}: {error}") from error
 
 
-def planned_bytes(member: Member) -> int:
+def planned_bytes(member: Member, note: Callable[[str], None]) -> int:
     """The resident memory that a member is planned to take: measured when it was exported, or else now, in a fresh process.
 
+    Args:
+        member: not loaded.
+        note: what to do with a sentence about an export's measurement that does not count.
+
     Raises:
-        EnsembleError: what was measured cannot be read, or a file that was not measured before cannot be measured now.
+        EnsembleError: a file that cannot be measured.
     """
     proof = member.files[0].with_name("stream.export.json" if len(member.files) > 1 else f"{member.files[0].stem}.export.json")
     if proof.is_file():
-        try:
-            found = int(json.loads(proof.read_text(encoding="utf-8"))["cost"]["rss_bytes"])
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
-            raise EnsembleError(f"member {member.name}: {proof} holds no cost.rss_bytes; without the file it is measured anew") from error
-        if found <= 0:
-            raise EnsembleError(f"member {member.name}: {proof} holds a cost.rss_bytes of {found}; without the file it is measured anew")
-        return found
+        if (proven := proven_bytes(proof, member.hashes)) is not None:
+            return proven
+        note(f"{member.name}: measured anew what it takes, for {proof} does not tell it of this very model")
     try:
         return int(measured(*member.files, threads=1, shapes=member.interface.shapes).cost["rss_bytes"])
     except GateError as error:

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from tftq.errors import GateError, ProviderError
 from tftq.export.census import Census, take_census
 from tftq.export.measure import Shapes, feeds, open_session
 from tftq.export.plan import WINDOWS
+from tftq.files import sha256, written_whole
 from tftq.quant.dynamic_lstm import DynamicLstm
 from tftq.quant.modules import FakeQuantizedLstm
 from tftq.quant.weights import with_rounded_weights
@@ -30,6 +31,7 @@ BATCH_INVARIANCE = 1e-5
 STEP = 1 / 255  # what a rounding tie may always move: there, floats that differ by their last bit become other integers
 INTEGER_SHARE = 0.98  # of the weights outside the LSTM
 CHECKED_BATCHES = (1, 2, 7)
+HASHES = "sha256"  # of the models that a proof is of, in its file
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,34 @@ class Proof:
     nodes: dict[str, dict[str, int]]
     gpu: dict[str, Any] | None = None
 
-    def as_dict(self) -> dict[str, object]:
-        """Plain types, for `export.json`."""
-        return asdict(self)
+    def write(self, path: Path, models: Sequence[Path]) -> None:
+        """Write it down, whole, and the hashes of the models, by which it is known whether it is of theirs; see `proven_bytes`.
+
+        Args:
+            path: the file, JSON.
+            models: what it was found out about.
+        """
+        found = {**asdict(self), HASHES: [sha256(model) for model in models]}
+        with written_whole(path) as part:
+            part.write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+def proven_bytes(path: Path, hashes: Sequence[str]) -> int | None:
+    """The resident memory that models were measured to take when they were exported.
+
+    Args:
+        path: what was proven, see `Proof.write`.
+        hashes: SHA-256 of the models, in the order of the export.
+
+    Returns:
+        Bytes, above 0; None where the file tells none of these very models.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        size = int(found["cost"]["rss_bytes"])
+        return size if size > 0 and found[HASHES] == list(hashes) else None
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return None
 
 
 def prove(

@@ -1,6 +1,5 @@
 """One export from the model to a file with a name: built, proven, measured, and only then renamed."""
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -130,8 +129,7 @@ def export_model(
         proof = prove(part, computes, _some(validation), kind, threads=MEASURED_THREADS, kept=model.kept_float, gpu=gpu)
         quality = evaluate(part, validation, metrics_for(model), batch_size=batch_size)
         tested = None if test is None else evaluate(part, test, metrics_for(model), batch_size=batch_size)
-    with written_whole(proven) as part:
-        part.write_text(json.dumps(proof.as_dict(), indent=1), encoding="utf-8")
+    proof.write(proven, [path])
     return Exported(path, proof, quality, tested)
 
 

@@ -1,6 +1,5 @@
 """The streaming pair from the model to two files with names: built, replayed bar by bar beside the one-piece model, then renamed."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
@@ -86,8 +85,7 @@ def export_pair(
         together = forecaster(*parts)
         quality = evaluate_forecasts("stream", together, validation, metrics_for(model), batch_size=batch_size)
         tested = None if test is None else evaluate_forecasts("stream", together, test, metrics_for(model), batch_size=batch_size)
-        proof_part = naming.enter_context(written_whole(proven))
-        proof_part.write_text(json.dumps(proof.as_dict(), indent=1), encoding="utf-8")
+    proof.write(proven, [step, forecast])
     return ExportedPair(step, proof, quality, tested, forecast)
 
 
