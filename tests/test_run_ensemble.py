@@ -330,6 +330,24 @@ def test_bars_that_members_were_trained_on_are_not_judged(tmp_path: Path) -> Non
     assert (summary["bars"], summary["backtest"]["bars"]) == (19, 19) and summary["states"] == {"ok": 19}
 
 
+def test_a_member_that_does_not_say_when_its_training_ended_is_warned_of(tmp_path: Path) -> None:
+    members = {"a": forecaster(tmp_path / "a.onnx", trained_until_ns=BEGIN + 20 * MINUTE), "b": forecaster(tmp_path / "b.onnx")}
+    summary, _, _ = quietly(recipe_of(tmp_path / "out", write(tmp_path / "ES.parquet", bar_columns(40)), members))
+    words = "b may have been trained on these very bars: nothing says otherwise."
+    assert summary["backtest"]["bars"] == 20 and summary["backtest"]["warning"].endswith(f" {words}")
+    assert words in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_answers_that_contradict_each_other_fail_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def contradicted(*_: object, **__: object) -> None:
+        raise DataError("answers tell two closes of a bar")
+
+    monkeypatch.setattr("tftq.run_ensemble.backtest", contradicted)
+    with pytest.raises(DataError, match="two closes"):
+        quietly(recipe_of(tmp_path / "out", "-", {"a": forecaster(tmp_path / "a.onnx")}), lines=as_json(COLUMNS)[:3])
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["status"] == "failed: DataError: answers tell two closes of a bar"
+
+
 def test_too_few_bars_to_judge_are_told(tmp_path: Path) -> None:
     summary, told, _ = quietly(recipe_of(tmp_path / "out", "-", {"a": forecaster(tmp_path / "a.onnx")}), lines=as_json(COLUMNS)[:1])
     assert "not judged, and no report: no two bars in a row" in told and "backtest" not in summary

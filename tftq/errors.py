@@ -13,6 +13,10 @@ class DataError(TftqError):
     """A file, column or bar that cannot be used as it lies."""
 
 
+class TooFewBarsError(DataError):
+    """Bars that are sound, and too few for what is asked of them."""
+
+
 class RunFolderError(TftqError):
     """A run folder that cannot be written or resumed."""
 

@@ -31,7 +31,7 @@ from tftq.ensemble.members import Member, open_member, planned_bytes
 from tftq.ensemble.residency import MEGA, Residency, resident_bytes
 from tftq.ensemble.session import Session
 from tftq.ensemble.state import read
-from tftq.errors import DataError, EnsembleError
+from tftq.errors import EnsembleError, TooFewBarsError
 from tftq.folder import RunFolder
 from tftq.recipe.ensemble import ENSEMBLE, OWN, BarsToAnswer, EnsembleRecipe
 from tftq.recipe.loading import load
@@ -51,6 +51,7 @@ class Prepared:
         step: between bars, in nanoseconds.
         time_zone: of the clock columns; None is UTC.
         trained_until: the time of the last bar that any was trained on, in nanoseconds UTC, as far as their files say.
+        unsaid: members whose files do not say it.
         notes: what a user should know.
     """
 
@@ -59,6 +60,7 @@ class Prepared:
     step: int
     time_zone: str | None
     trained_until: int | None
+    unsaid: list[str]
     notes: list[str]
 
     @property
@@ -100,14 +102,15 @@ def prepare(recipe: EnsembleRecipe) -> Prepared:
         if member.interface.symbol != symbol
     ]
     ends = {member.name: member.interface.trained_until for member in members}
-    if unknown := [name for name, end in ends.items() if end is None]:
-        notes.append(f"when training ended is not said by the file of {', '.join(unknown)}")
+    if unsaid := [name for name, end in ends.items() if end is None]:
+        notes.append(f"when training ended is not said by the file of {', '.join(unsaid)}")
     return Prepared(
         members,
         {member.name: planned_bytes(member, notes.append) for member in members},
         next(iter(steps.values())),
         next(iter(zones.values())),
         max((end for end in ends.values() if end is not None), default=None),
+        unsaid,
         notes,
     )
 
@@ -175,7 +178,7 @@ def run(
             table = session.journal.finish()
         for reason, count in incoming.counts.items():
             tell(f"left out: {count} {reason}")
-        found = _judged(table, recipe, prepared.trained_until, tell)
+        found = _judged(table, recipe, prepared, tell)
         summary = _summary(recipe, prepared, council, residency, found, tell.told)
         summary["memory"]["resident_bytes"] = resident
         summary["left_out_bars"], summary["resumed_after_bars"] = dict(incoming.counts), session.resumed_after
@@ -187,16 +190,17 @@ def run(
     return summary
 
 
-def _judged(answers: Path, recipe: EnsembleRecipe, since: int | None, tell: Teller) -> Backtest | None:
+def _judged(answers: Path, recipe: EnsembleRecipe, prepared: Prepared, tell: Teller) -> Backtest | None:
     """What the answers were worth; None, with the reason told, where they cannot be judged."""
     table = pq.read_table(answers)
+    since = prepared.trained_until
     newest = pc.max(table["time"]).cast("int64").as_py()
     if since is not None and newest is not None and newest <= since:
         tell(f"no bar is later than {iso(since)}, when training ended: judged all the same, though members may have been trained on these")
         since = None
     try:
-        return backtest(table, cost_ticks=recipe.cost_ticks, tick=recipe.tick, since=since)
-    except DataError as error:  # too few bars, which is no fault of a run
+        return backtest(table, cost_ticks=recipe.cost_ticks, tick=recipe.tick, since=since, unsaid=prepared.unsaid)
+    except TooFewBarsError as error:  # no fault of a run
         tell(f"not judged, and no report: {error}")
         return None
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.ensemble.tables import BEGIN, MINUTE, answers_table, random_members
 from tftq.ensemble.answers import Answer
 from tftq.ensemble.backtest import Backtest, Bars, backtest, drawdowns, ledger
-from tftq.errors import DataError
+from tftq.errors import DataError, TooFewBarsError
 from tftq.recipe.ensemble import BUY_AND_HOLD, NO_CHANGE
 
 LEVELS = (0.1, 0.5, 0.9)
@@ -186,6 +186,15 @@ def test_the_summary_is_json_and_says_what_it_proves() -> None:
     assert summary["scores"][NO_CHANGE]["hit_rate"] is None and summary["scores"][NO_CHANGE]["trades"] == 0
 
 
+def test_members_that_do_not_say_when_training_ended_are_warned_of() -> None:
+    """Whether bars count is decided by what the others say."""
+    table = answers_table([1.0, 2.0, 3.0], {name: 3 * [LONG] for name in "abc"})
+    found = backtest(table, cost_ticks=1, tick=0.25, since=BEGIN, unsaid=["a", "c"])
+    assert found.warning.endswith(" a, c may have been trained on these very bars: nothing says otherwise.")
+    assert found.summary()["training_end_unsaid"] == ["a", "c"]
+    assert "trained on these" not in backtest(table, cost_ticks=1, tick=0.25, since=BEGIN).warning
+
+
 def test_nobody_answered() -> None:
     found = run(answers_table([1.0, 2.0], {"a": [None, None]}))
     assert found.scores["a"].hit_rate is None and found.scores[BUY_AND_HOLD].gross_return == 0
@@ -202,7 +211,7 @@ def test_answers_that_cannot_be_judged_are_refused() -> None:
     table = answers_table([1.0, 2.0, 3.0], {"a": 3 * [LONG], "b": 3 * [LONG]})
     with pytest.raises(DataError, match="answers lack the columns segment, step; wanted are time, segment,"):
         run(table.drop_columns(["segment", "step"]))
-    with pytest.raises(DataError, match="no two bars in a row; give more bars"):
+    with pytest.raises(TooFewBarsError, match="no two bars in a row; give more bars"):
         run(table.slice(0, 0))
     close = pa.array([1.0, 1.5, 2.0, 2.0, 3.0, 3.0])
     with pytest.raises(DataError, match="two closes or two segments of the bar at 2024-01-08T07:10:00Z"):

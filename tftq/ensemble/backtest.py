@@ -7,7 +7,7 @@ segment everybody is out: no return is made over a gap, and no forecast is judge
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 
 from tftq.data.files import duration, iso
 from tftq.ensemble.answers import MEDIAN
-from tftq.errors import DataError
+from tftq.errors import DataError, TooFewBarsError
 from tftq.recipe.ensemble import BUY_AND_HOLD, NO_CHANGE
 from tftq.train.metrics import ForecastMetrics, validation_summary
 
@@ -153,6 +153,7 @@ class Backtest:
         bars: the bars that count.
         answered: bool [bars], at which any member answered.
         since: int64 nanoseconds UTC, when training ended, and `learned`: how many bars before were left out; None where it is not known.
+        unsaid: members of which it is not known.
         horizon: steps of the longest forecast, 1 where there is none.
         cost_ticks, tick: what a change of the position by 1 costs, in ticks, and a tick in the price's unit.
         scores: by member.
@@ -163,6 +164,7 @@ class Backtest:
     answered: np.ndarray
     since: int | None
     learned: int
+    unsaid: tuple[str, ...]
     horizon: int
     cost_ticks: float
     tick: float
@@ -182,7 +184,8 @@ class Backtest:
         judged = max(score.hits + score.misses for score in self.scores.values())
         chance = f"; by chance alone a hit rate over {judged:,} bars strays {STRAY / 2 / math.sqrt(judged):.1%} from 50%" if judged else ""
         windows = f"{_counted(self.independent_windows, 'window')} of {_counted(self.horizon, 'step')} that do not overlap"
-        learned = "" if self.since is not None else " Members may have been trained on these very bars: nothing says otherwise."
+        who = "Members" if self.since is None else ", ".join(self.unsaid)
+        learned = f" {who} may have been trained on these very bars: nothing says otherwise." if who else ""
         return (
             f"A week of bars proves nothing. These are {(end - begin) / DAY_NS:.1f} days, from {iso(begin)} to {iso(end)}, "
             f"with {windows}{chance}. The next span may be of another kind, and beside {_counted(self.cost_ticks, 'tick')} a change of "
@@ -198,6 +201,7 @@ class Backtest:
             "segments": len(self.bars.starts),
             "since_ns": self.since,
             "learned_bars_left_out": self.learned,
+            "training_end_unsaid": list(self.unsaid),
             "horizon": self.horizon,
             "independent_windows": self.independent_windows,
             "cost_ticks": self.cost_ticks,
@@ -207,7 +211,7 @@ class Backtest:
         }
 
 
-def backtest(table: pa.Table, *, cost_ticks: float, tick: float, since: int | None = None) -> Backtest:
+def backtest(table: pa.Table, *, cost_ticks: float, tick: float, since: int | None = None, unsaid: Sequence[str] = ()) -> Backtest:
     """Score answers.
 
     Args:
@@ -216,9 +220,11 @@ def backtest(table: pa.Table, *, cost_ticks: float, tick: float, since: int | No
         cost_ticks: of changing the position by 1, in ticks.
         tick: the smallest change of the price, in the price's unit.
         since: int64 nanoseconds UTC, when training ended; bars before do not count. None: not known, and all count.
+        unsaid: members of which that is not known.
 
     Raises:
-        DataError: a column that is not there, no bar that counts, a bar that is told in two ways, or a segment with a gap.
+        TooFewBarsError: no two bars in a row count.
+        DataError: a column that is not there, a bar that is told in two ways, or a segment with a gap.
     """
     if missing := [name for name in COLUMNS if name not in table.column_names]:
         raise DataError(f"answers lack the columns {', '.join(missing)}; wanted are {', '.join(COLUMNS)}, and P50 and others of forecasts")
@@ -226,7 +232,8 @@ def backtest(table: pa.Table, *, cost_ticks: float, tick: float, since: int | No
     learned = 0 if since is None else int(np.searchsorted(every.times, since))
     bars = Bars(every.times[learned:], every.segments[learned:], every.close[learned:])
     if not (bars.ahead > 0).any():
-        raise DataError(f"no two bars in a row{'' if since is None else f' from {iso(since)} on, when training ended'}; give more bars")
+        begin = "" if since is None else f" from {iso(since)} on, when training ended"
+        raise TooFewBarsError(f"no two bars in a row{begin}; give more bars")
     table = table.filter(pa.array(_int64(table["time"]) >= bars.times[0]))
 
     answers = {name: _Answers.read(part, bars) for name, part in _by_member(table)}
@@ -239,6 +246,7 @@ def backtest(table: pa.Table, *, cost_ticks: float, tick: float, since: int | No
         answered,
         since,
         learned,
+        tuple(unsaid),
         horizon,
         cost_ticks,
         tick,

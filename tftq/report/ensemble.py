@@ -56,7 +56,13 @@ class EnsembleFacts:
         answers = pq.read_table(folder / "answers.parquet")
         return cls(
             summary,
-            backtest(answers, cost_ticks=judged["cost_ticks"], tick=judged["tick"], since=judged["since_ns"]),
+            backtest(
+                answers,
+                cost_ticks=judged["cost_ticks"],
+                tick=judged["tick"],
+                since=judged["since_ns"],
+                unsaid=judged["training_end_unsaid"],
+            ),
             json.loads((folder / "env.json").read_text(encoding="utf-8")),
             (folder / "recipe.yaml").read_text(encoding="utf-8"),
         )
