@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from tftq.recipe.fields import Count, Fraction, NotNegative, Positive, Section, Switch, Whole, contradiction, frozen
+from tftq.recipe.fields import Count, Fraction, NotNegative, Positive, Section, Switch, Tick, Ticks, Whole, contradiction, frozen
 from tftq.recipe.kind import Idle, Kind
 from tftq.recipe.schema import BarsRecipe, Calibration, MemoryRecipe, RunRecipe
 
@@ -25,8 +25,8 @@ class _AnyAgent(Section):
     lr: Positive = 3e-4
     gamma: Annotated[float, Ge(0), Lt(1)] = 0.9  # discount of the next bar's reward
     batch_size: Count = 64  # transitions to an update
-    cost_ticks: NotNegative = 0.5  # what a unit of position costs to change, in ticks; a flip from long to short changes two
-    tick: Positive = 0.25  # the least step of the price
+    cost_ticks: Ticks = 0.5  # what a unit of position costs to change, in ticks; a flip from long to short changes two
+    tick: Tick = 0.25  # the least step of the price
 
     @field_validator("evaluations")
     @classmethod

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
 
-from tftq.recipe.fields import Count, FilePath, Names, NotNegative, Positive, Section, Switch, Text, Whole, contradiction, frozen
+from tftq.recipe.fields import Count, FilePath, Names, Positive, Section, Switch, Text, Tick, Ticks, Whole, contradiction, frozen
 from tftq.recipe.kind import Idle, Kind
 from tftq.recipe.schema import Format
 
@@ -47,6 +47,7 @@ class PositionOutput(Section):
 
 
 Columns = Annotated[Names, MinLen(1)]
+Seconds = Annotated[float, Ge(1e-9), Le(100_000_000)]  # a nanosecond to three years
 
 
 class ForeignRecipe(Section):
@@ -105,7 +106,7 @@ class BarsToAnswer(Section):
     last: Count | None = None  # of a file: the newest bars alone; null: all
     unseen: Switch = False  # of a file: the bars alone that lie after those that any member was trained on
     symbol: Text | None = None
-    step_s: Positive | None = None  # seconds between bars; null: as the members were trained, of which one must say it
+    step_s: Seconds | None = None  # between bars; null: as the members were trained, of which one must say it
     time_zone: Text | None = None  # of timestamps that carry none; null: the members', whose clock the calendar columns show in any case
     duplicates: Literal["refuse", "drop"] = "refuse"
     missing: Literal["refuse", "drop"] = "refuse"
@@ -134,8 +135,8 @@ class EnsembleRecipe(Section):
     memory: EnsembleMemoryRecipe = EnsembleMemoryRecipe()
     threads: Count = 1  # of a bar: members asked at once, and what is left of them within an operator of each
     data: BarsToAnswer
-    tick: Positive = 0.25  # of the backtest: the smallest step of the price
-    cost_ticks: NotNegative = 0.5  # of the backtest: what a change of position by 1 costs; a flip changes two
+    tick: Tick = 0.25  # of the backtest: the smallest step of the price
+    cost_ticks: Ticks = 0.5  # of the backtest: what a change of position by 1 costs; a flip changes two
     save_every: Count | None = None  # bars, after which --resume can go on; null: 1 on standard input, 500 of a file
 
     @property
