@@ -1,5 +1,8 @@
 """How commands end: their exit status, and what stands on standard error."""
 
+import os
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -45,6 +48,20 @@ def test_ctrl_c_says_where_it_was_and_what_helps(capsys: pytest.CaptureFixture[s
 
     assert exit_status(command, advice=": go on") == 130
     assert capsys.readouterr().err == "interrupted (epoch 2): go on\n"
+
+
+@pytest.mark.parametrize("told", ["print('two lines')", "stdout_console().print('two lines')"])
+@pytest.mark.parametrize(("advice", "error"), [("", ""), (": go on", "stopped, for nobody reads the output any more: go on\n")])
+def test_a_reader_that_leaves_ends_a_command_quietly(told: str, advice: str, error: str) -> None:
+    code = (
+        "import sys; from tftq.command import exit_status; from tftq.console import stdout_console\n"
+        f"sys.exit(exit_status(lambda: {told} or 0, refused=(OSError,), advice={advice!r}))"
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, error)
 
 
 def test_warnings_are_told_and_the_status_is_the_commands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,12 @@ def test_without_out_the_folder_is_named_by_recipe_and_time(recipe: Recipe, tmp_
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(KeyboardInterrupt(), "stopped: KeyboardInterrupt"), (OSError("disk full"), "failed: OSError: disk full")]
+    ("error", "status"),
+    [
+        (KeyboardInterrupt(), "stopped: KeyboardInterrupt"),
+        (BrokenPipeError(), "stopped: BrokenPipeError"),
+        (OSError("disk full"), "failed: OSError: disk full"),
+    ],
 )
 def test_a_run_that_is_going_or_was_stopped_shows_nothing_of_the_one_before(recipe: Recipe, error: BaseException, status: str) -> None:
     folder = RunFolder.open(recipe, CPU, resume=False)

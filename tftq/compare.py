@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tftq.command import exit_status
-from tftq.console import stdout_console
+from tftq.console import stderr_console, stdout_console
 from tftq.errors import CompareError, RecipeError, TftqError
 from tftq.folder import identity, new_folder
 from tftq.recipe.loading import load_recipe
@@ -303,7 +303,7 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tf
         parser.error("give at least one recipe or folder of a finished run")
 
     def command() -> int:
-        comparison = compare(paths, overrides, Console(stderr=True) if chosen.json else stdout_console())
+        comparison = compare(paths, overrides, stderr_console() if chosen.json else stdout_console())
         if chosen.json:
             print(json.dumps(comparison.as_dict(), indent=1, allow_nan=False))
         else:

@@ -6,6 +6,12 @@ PIPED_WIDTH = 140  # characters, where there is no terminal to ask; enough for e
 KEPT = 100  # sentences; a run that goes on for months may tell of any number
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command how it ends, see `tftq.command`."""
+        raise BrokenPipeError
+
+
 def stdout_console(*, quiet: bool = False) -> Console:
     """A console on standard output, as wide as its terminal, or wide enough for files and pipes."""
     return _wide_enough(quiet=quiet)
@@ -17,8 +23,8 @@ def stderr_console() -> Console:
 
 
 def _wide_enough(*, quiet: bool = False, stderr: bool = False) -> Console:
-    console = Console(quiet=quiet, stderr=stderr)
-    return console if console.is_terminal else Console(quiet=quiet, stderr=stderr, width=PIPED_WIDTH)
+    console = _Console(quiet=quiet, stderr=stderr)
+    return console if console.is_terminal else _Console(quiet=quiet, stderr=stderr, width=PIPED_WIDTH)
 
 
 class Teller:

@@ -86,11 +86,9 @@ class RunFolder:
         (self.path / "report.html").unlink(missing_ok=True)
         try:
             yield
-        except Exception as error:
-            note(f"failed: {type(error).__name__}: {error}")
-            raise
-        except BaseException as error:  # Ctrl-C among others
-            note(f"stopped: {type(error).__name__}")
+        except BaseException as error:
+            stopped = isinstance(error, BrokenPipeError) or not isinstance(error, Exception)  # nobody reads on, or Ctrl-C
+            note(f"stopped: {type(error).__name__}" if stopped else f"failed: {type(error).__name__}: {error}")
             raise
 
     def write(self, name: str, text: str) -> Path:
