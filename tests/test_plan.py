@@ -34,7 +34,9 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def planned(capsys: pytest.CaptureFixture[str], recipe: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     status = main(["plan", "--json", str(recipe), *arguments])
-    return status, json.loads(capsys.readouterr().out)
+    text, told = capsys.readouterr()
+    assert told == ""
+    return status, json.loads(text)
 
 
 def test_every_phase_is_planned_and_fits(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,7 +76,12 @@ def test_the_table_for_people(recipe: Path, capsys: pytest.CaptureFixture[str], 
     monkeypatch.setattr(tftq.plan, "_changes", lambda recipe: [("model.hidden=16",)])
     overrides = ["device=cuda", "memory.budget_mb=300", "train.batch_size=1", "quant.method=none", "quant.qat=null"]
     assert main(["plan", str(recipe), *overrides]) == 1
-    text = capsys.readouterr().out
+    text, told = capsys.readouterr()
+    assert told.splitlines() == [
+        f"reading {recipe.parent / 'table.csv'} …",
+        *("planning train …", "planning train in each precision …", "looking for the largest batch that fits …"),
+        "trying model.hidden=16 …",
+    ]
     assert "beside 400 for CUDA itself (an allowance)" in text and "not counted" in text
     assert "does not fit memory.budget_mb 300 on cuda: train\n" in text  # validation moves to the CPU
     assert "largest batch that fits: train none\n" in text and "model.hidden=16: " in text

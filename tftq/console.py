@@ -17,9 +17,9 @@ def stdout_console(*, quiet: bool = False) -> Console:
     return _wide_enough(quiet=quiet)
 
 
-def stderr_console() -> Console:
+def stderr_console(*, quiet: bool = False) -> Console:
     """The same on standard error, where standard output carries something else."""
-    return _wide_enough(stderr=True)
+    return _wide_enough(quiet=quiet, stderr=True)
 
 
 def _wide_enough(*, quiet: bool = False, stderr: bool = False) -> Console:

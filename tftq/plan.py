@@ -5,7 +5,7 @@ import io
 import json
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -19,7 +19,7 @@ from tftq.agents.plan import buffer_bytes, planned_training, trained_parameters
 from tftq.agents.plan import planned_export as planned_policy
 from tftq.agents.rewards import EVALUATED
 from tftq.command import exit_status
-from tftq.console import PIPED_WIDTH, stdout_console
+from tftq.console import PIPED_WIDTH, stderr_console, stdout_console
 from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets
 from tftq.errors import PlanError, RecipeError, TftqError
@@ -33,6 +33,7 @@ from tftq.recipe.loading import load_document, load_recipe
 from tftq.recipe.schema import MemoryRecipe, Recipe, RunRecipe
 from tftq.train.plan import Planner, StagePlan
 from tftq.train.precision import Name
+from tftq.train.stages import stages_of
 
 WORTH_TELLING = 0.01  # of the peak, below which a change is no advice
 
@@ -189,8 +190,15 @@ class Advice:
     peak_bytes: int
 
 
-def advice(path: Path, overrides: Sequence[str], recipe: Recipe, planner: Planner, plans: Mapping[str, StagePlan]) -> list[Advice]:
-    """The changes that lower the peak, that which saves most first; the recipe with each of them is planned."""
+def advice(
+    path: Path,
+    overrides: Sequence[str],
+    recipe: Recipe,
+    planner: Planner,
+    plans: Mapping[str, StagePlan],
+    trying: Callable[[str], None],
+) -> list[Advice]:
+    """The changes that lower the peak, that which saves most first; the recipe with each of them is planned, and told of before."""
     before = _peak(recipe, planner, plans)
     found = []
     for changes in _changes(recipe):
@@ -200,6 +208,7 @@ def advice(path: Path, overrides: Sequence[str], recipe: Recipe, planner: Planne
                 changed = load_recipe(path, [*_others(overrides, changes), *changes])
         except RecipeError:  # it contradicts another option, or there is no such option
             continue
+        trying(" ".join(changes))
         after = _peak(changed, planner, planner.plan(changed)) if changed != recipe else before
         if after < (1 - WORTH_TELLING) * before:
             found.append(Advice(" ".join(changes), before - after, after))
@@ -252,7 +261,7 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tf
     chosen = parser.parse_intermixed_args(arguments)
 
     def command() -> int:
-        report = _plan(chosen.recipe, chosen.override, stdout_console(quiet=chosen.json))
+        report = _plan(chosen.recipe, chosen.override, stdout_console(quiet=chosen.json), stderr_console(quiet=chosen.json))
         if chosen.json:
             print(json.dumps(report, indent=1))
         return 0 if report["fits"] else 1
@@ -260,24 +269,33 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tf
     return exit_status(command, refused=(TftqError, OSError))
 
 
-def _plan(path: Path, overrides: Sequence[str], say: Console) -> dict[str, Any]:
-    """Plan, tell of each part as soon as it is known, and return it all in plain types."""
+def _plan(path: Path, overrides: Sequence[str], say: Console, progress: Console) -> dict[str, Any]:
+    """Plan, tell of each part as soon as it is known, and return it all in plain types; `progress` is told what takes its time."""
+
+    def begin(what: str) -> None:
+        progress.print(f"{what} …", style="dim", highlight=False, markup=False, soft_wrap=True)
+
     recipe = load_document(path, overrides, among=(FORECASTER, AGENT))
+    assert isinstance(recipe, Recipe | AgentRecipe)
+    begin(f"reading {recipe.data.path}")
     if isinstance(recipe, AgentRecipe):
         return _plan_agent(recipe, say)
-    assert isinstance(recipe, Recipe)
     data = load_datasets(recipe.data)
     device = _device_of(recipe)
     counts = len(data.train), len(data.validation)
     planner = Planner(data.train.inputs, data.scaling, data.target_scaling, device, *counts)
+    begin(f"planning {' and '.join(stages_of(recipe))}")
     plans = planner.plan(recipe)
     phases = phases_of(recipe, planner, plans)
     say.print(table_of(phases, planner.allowance_bytes))
+    begin("planning train in each precision")
     precisions = peaks_by_precision(recipe, planner, plans["train"])
     formats = ", ".join(f"{name} {size / MIB:,.1f}" for name, size in precisions.items())
     say.print(f"peak of train by train.precision, MiB: {formats}", highlight=False)
 
     over = _tell_whether_it_fits(phases, recipe.memory, device, say)
+    if over:
+        begin("looking for the largest batch that fits")
     largest = planner.largest_batches(recipe, plans)
     tips: list[Advice] = []
     if over:
@@ -285,7 +303,7 @@ def _plan(path: Path, overrides: Sequence[str], say: Console) -> dict[str, Any]:
         lowered = any(0 < size < recipe.train.batch_size for size in largest.values())
         by_itself = "; a run forwards the windows of an update in batches of that size by itself" if lowered else ""
         say.print(f"largest batch that fits: {sizes}{by_itself}", highlight=False)
-        tips = advice(path, overrides, recipe, planner, plans)
+        tips = advice(path, overrides, recipe, planner, plans, lambda change: begin(f"trying {change}"))
         for tip in tips:
             verdict = "fits" if tip.peak_bytes + planner.allowance_bytes <= recipe.memory.budget_mb * MIB else "still over"
             say.print(f"  {tip.change}: {tip.peak_bytes / MIB:,.1f} MiB, saves {tip.saved_bytes / MIB:,.1f}, {verdict}", highlight=False)
