@@ -1,14 +1,10 @@
 """From a model, a TFT in the table form, to ONNX bytes: traced, named, described, and stripped of what only the tracer needs."""
 
 import json
-import logging
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
-import torch
 from torch import nn
 
 from tftq.export.deploy import compute_by_window, deploy
@@ -16,10 +12,10 @@ from tftq.export.four_bits import write_four_bits
 from tftq.export.half import deploy_half
 from tftq.export.measure import METADATA_KEY
 from tftq.export.scan import every_graph, write_scans
+from tftq.export.tracing import traced
 from tftq.model.forecaster import Forecaster
 from tftq.versions import installed
 
-OPSET = 21
 EXAMPLE_BATCH = 2  # a batch of one would be taken for a constant
 
 
@@ -54,21 +50,7 @@ def trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], output: str
     Returns:
         The serialized model; the same for the same network.
     """
-    batch = torch.export.Dim("batch")
-    with _quiet():
-        program = torch.onnx.export(
-            network.cpu(),
-            tuple(torch.zeros(shape) for shape in shapes.values()),
-            input_names=list(shapes),
-            output_names=[output],
-            dynamic_shapes=tuple({0: batch} for _ in shapes),
-            opset_version=OPSET,
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
-    assert program is not None
-    graph = program.model_proto
+    graph = traced(network.cpu(), shapes, output)
     write_scans(graph)
     write_four_bits(graph)
     _own_zero_points(graph.graph)
@@ -143,17 +125,3 @@ def _strip(graph: onnx.ModelProto) -> None:
 def _describe(graph: onnx.ModelProto, metadata: Mapping[str, object]) -> None:
     del graph.metadata_props[:]
     graph.metadata_props.add(key=METADATA_KEY, value=json.dumps(metadata, sort_keys=True))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the exporter's own chatter; its errors are raised, not logged."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            yield
-        finally:
-            logger.setLevel(level)

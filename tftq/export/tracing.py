@@ -1,0 +1,95 @@
+"""From a network to its ONNX graph. Tracing takes seconds, so networks that differ only in the numbers of their tensors are traced once."""
+
+import io
+import logging
+import pickle
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import onnx
+import onnxscript.optimizer
+import torch
+from onnx import numpy_helper
+from torch import Tensor, nn
+
+OPSET = 21
+_traced: dict[bytes, bytes] = {}  # what a graph depends on -> the graph without the numbers of the network's tensors
+
+
+def traced(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], output: str) -> onnx.ModelProto:
+    """The network's graph with its tensors as initializers, optimised as the exporter does.
+
+    Args:
+        network: in eval mode, on the CPU.
+        shapes: its inputs by name and in order, each of a batch of at least two, which the graph leaves open.
+        output: the name of its one output.
+    """
+    key = pickle.dumps((shapes, output)) + _structure(network)
+    if key not in _traced:
+        _traced[key] = _without_numbers(_trace(network, shapes, output), network)
+    graph = onnx.load_from_string(_traced[key])
+    tensors = _tensors(network)
+    for initializer in graph.graph.initializer:
+        if initializer.name in tensors:
+            initializer.CopyFrom(numpy_helper.from_array(tensors[initializer.name].detach().numpy(), initializer.name))
+    return onnxscript.optimizer.optimize(graph)
+
+
+def _structure(network: nn.Module) -> bytes:
+    """Everything that tracing a network depends on: all of it, but of its parameters and buffers no more than type and shape."""
+    tensors = {id(x): (i, x.dtype, tuple(x.shape)) for i, x in enumerate([*network.parameters(), *network.buffers()])}
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, part: object) -> tuple[int, torch.dtype, tuple[int, ...]] | None:
+            return tensors.get(id(part))
+
+    pickled = io.BytesIO()
+    Pickler(pickled).dump(network)
+    return pickled.getvalue()
+
+
+def _trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], output: str) -> onnx.ModelProto:
+    batch = torch.export.Dim("batch")
+    with _quiet(), torch.no_grad():
+        program = torch.onnx.export(
+            network,
+            tuple(torch.zeros(shape) for shape in shapes.values()),
+            input_names=list(shapes),
+            output_names=[output],
+            dynamic_shapes=tuple({0: batch} for _ in shapes),
+            opset_version=OPSET,
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+            optimize=False,  # it folds and merges constants by their values
+        )
+    assert program is not None
+    return program.model_proto
+
+
+def _without_numbers(graph: onnx.ModelProto, network: nn.Module) -> bytes:
+    tensors = _tensors(network)
+    for initializer in graph.graph.initializer:
+        if initializer.name in tensors:
+            initializer.ClearField("raw_data")
+    return graph.SerializeToString()
+
+
+def _tensors(network: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers, under every name."""
+    return {**dict(network.named_parameters(remove_duplicate=False)), **dict(network.named_buffers(remove_duplicate=False))}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's own chatter; its errors are raised, not logged."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
