@@ -115,6 +115,26 @@ def test_a_run_of_another_recipe_is_not_resumed(recipe: Recipe) -> None:
         RunFolder.open(recipe.model_copy(update={"seed": 8}), CPU, resume=True)
 
 
+def test_an_option_that_there_was_none_of_has_its_default(recipe: Recipe) -> None:
+    written = RunFolder.open(recipe, CPU, resume=False).path / "recipe.yaml"
+    whole, line = written.read_text(), "  clip_norm: 1.0\n"
+    assert line in whole
+    written.write_text(whole.replace(line, ""))
+    RunFolder.open(recipe, CPU, resume=True)
+    other = recipe.model_copy(update={"train": recipe.train.model_copy(update={"clip_norm": 2.0})})
+    with pytest.raises(RunFolderError, match=r"(?s)was begun by another recipe; .*\n-  clip_norm: 1\.0\n\+  clip_norm: 2\.0$"):
+        RunFolder.open(other, CPU, resume=True)
+
+
+def test_a_recipe_that_this_version_does_not_take_is_not_resumed(recipe: Recipe) -> None:
+    written = RunFolder.open(recipe, CPU, resume=False).path / "recipe.yaml"
+    written.write_text(written.read_text() + "window: 60\n")
+    with pytest.raises(
+        RunFolderError, match=r"(?s)run: was begun by a recipe that this version of tftq does not take; .*\n  window .*unknown key"
+    ):
+        RunFolder.open(recipe, CPU, resume=True)
+
+
 def test_to_resume_a_folder_must_be_named(recipe: Recipe) -> None:
     with pytest.raises(RunFolderError, match="name its folder with out="):
         RunFolder.open(recipe.model_copy(update={"out": None}), CPU, resume=True)

@@ -14,10 +14,10 @@ from typing import Any
 import pynvml
 import torch
 
-from tftq.errors import RunFolderError
+from tftq.errors import RecipeError, RunFolderError
 from tftq.files import written_whole
 from tftq.recipe.ensemble import EnsembleRecipe
-from tftq.recipe.loading import resolved_yaml
+from tftq.recipe.loading import load_document, resolved_yaml
 from tftq.recipe.schema import RunRecipe
 from tftq.versions import installed
 
@@ -40,7 +40,7 @@ class RunFolder:
         """Begin a run in a new or empty folder, or go on in one of the same recipe.
 
         Raises:
-            RunFolderError: the folder is not empty, or, to resume, is not one of this recipe.
+            RunFolderError: the folder is not empty, or, to resume, is not one of this recipe: some option has another value.
         """
         started = datetime.now(UTC)
         if resume and recipe.out is None:
@@ -51,7 +51,7 @@ class RunFolder:
         if resume:
             if not written.exists():
                 raise RunFolderError(f"{path}: no recipe.yaml of a run to resume there; run without --resume, or name the run's folder")
-            began, now = written.read_text(encoding="utf-8").splitlines(), identity(recipe).splitlines()
+            began, now = identity(_recipe_of(path, written)).splitlines(), identity(recipe).splitlines()
             if changed := list(unified_diff(began, now, "recipe then", "recipe now", lineterm="", n=0)):
                 advice = f"resume with its own, {written} out={path} --resume, or choose another folder"
                 raise RunFolderError("\n".join([f"{path}: was begun by another recipe; {advice}", *changed]))
@@ -100,6 +100,19 @@ class RunFolder:
     def write_json(self, name: str, content: Any) -> Path:
         """As `write`, one JSON document; a number that is not finite has no place in it."""
         return self.write(name, json.dumps(content, indent=1, allow_nan=False))
+
+
+def _recipe_of(path: Path, written: Path) -> RunRecipe | EnsembleRecipe:
+    """What a run was begun by; options that there were none of then have their defaults."""
+    try:
+        recipe = load_document(written)
+    except RecipeError as error:
+        raise RunFolderError(
+            f"{path}: was begun by a recipe that this version of tftq does not take; resume with the version that wrote it, or choose "
+            f"another folder\n{error}"
+        ) from error
+    assert isinstance(recipe, RunRecipe | EnsembleRecipe)
+    return recipe
 
 
 def new_folder(recipe: RunRecipe | EnsembleRecipe, started: datetime) -> Path:

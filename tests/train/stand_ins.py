@@ -98,7 +98,7 @@ def tiny_trainer(
     """A trainer of 3 epochs over batches of 2; `options` of TrainRecipe and of Trainer, the latter by name (`forward`: its batch)."""
     own = {
         name: options.pop(name)
-        for name in ("seed", "recipe", "on_update", "best_from", "keep_start", "train", "validation", "timeline")
+        for name in ("seed", "recipe", "data", "on_update", "best_from", "keep_start", "train", "validation", "timeline")
         if name in options
     }
     if "forward" in options:

@@ -102,7 +102,17 @@ def test_both_files_of_a_training_are_plain_and_best_serves_without_the_optimize
     best = load_checkpoint(trainer.best)
     assert best.keys() == {"format", "recipe", "model", "epoch", "validation"}
     assert best["recipe"] == "name: tiny\n"
-    assert load_checkpoint(trainer.last).keys() == {"format", "plan", "model", "optimizer", "scaler", "state", "validator", "random"}
+    assert load_checkpoint(trainer.last).keys() == {
+        "format",
+        "recipe",
+        "plan",
+        "model",
+        "optimizer",
+        "scaler",
+        "state",
+        "validator",
+        "random",
+    }
     assert sorted(os.listdir(tmp_path / "checkpoints")) == ["best.pt", "last.pt"]
 
 

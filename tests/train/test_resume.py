@@ -12,6 +12,7 @@ import torch
 from tests.train.stand_ins import TinyModel, TinyWindows, metrics_lines, tiny_trainer
 from tftq.errors import CheckpointError
 from tftq.recipe.schema import OptimizerRecipe, ScheduleRecipe
+from tftq.train.checkpoint import load_checkpoint, save_checkpoint
 from tftq.train.loop import Trainer
 from tftq.train.state import Training
 
@@ -195,7 +196,7 @@ def test_a_resumed_fp16_training_scales_as_saved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"recipe": "name: other\n"}, r"-name: tiny\n\+name: other"),
+        ({"data": "others"}, r"-data: \n\+data: others"),
         ({"windows": 14}, r"-windows: 15\n\+windows: 14"),
         ({"seed": 4}, r"-seed: 3\n\+seed: 4"),
         ({"epochs": 4}, r"-total: 24\n.*\+total: 32"),
@@ -208,6 +209,22 @@ def test_another_training_is_refused_with_what_changed(tmp_path: Path, changed: 
     trainer = tiny_trainer(tmp_path, TinyModel(), **{**OPTIONS, "train": windows, "seed": 3, **changed})
     with pytest.raises(CheckpointError, match=r"(?s)last\.pt: of another training; resume with .*" + message):
         trainer.fit(resume=True)
+
+
+@pytest.mark.parametrize("data", ["these", "others"])
+def test_a_checkpoint_that_has_the_data_below_its_recipe_is_held_to_it_alone(tmp_path: Path, data: str) -> None:
+    stopped = Traced(tmp_path, stop_at=10)
+    stopped.interrupt()
+    content = load_checkpoint(stopped.trainer.last)
+    content["plan"] |= {"recipe": ["name: tiny, of fewer options", f"data: {data}"]}
+    del content["plan"]["data"]
+    save_checkpoint(stopped.trainer.last, content)
+    again = tiny_trainer(tmp_path, TinyModel(), **OPTIONS, data="these")
+    if data == "these":
+        again.fit(resume=True)
+    else:
+        with pytest.raises(CheckpointError, match=r"-data: others\n\+data: these$"):
+            again.fit(resume=True)
 
 
 def test_another_model_is_refused_with_its_weights_named(tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ class Trainer:
         device: where to compute.
         validate: how often, where and in which batches to validate.
         seed: of the order of the windows.
-        recipe: the text that a checkpoint must have been made from to be resumed.
+        recipe: the text of it, which checkpoints keep.
+        data: what a checkpoint must have been trained on to be resumed, as a fingerprint.
         on_update: called with the number of an update before it is computed, and again if FP16 skipped it; what it sets must follow
             from that number alone, since a resumed training starts at any number.
         best_from: the first update whose model may be the best one; QAT begins at the update that quantizes everything.
@@ -70,6 +71,7 @@ class Trainer:
         validate: ValidateRecipe,
         seed: int,
         recipe: str,
+        data: str = "",
         on_update: Callable[[int], None] = lambda update: None,
         best_from: int = 0,
         keep_start: bool = False,
@@ -82,7 +84,7 @@ class Trainer:
         with explained(f"the model does not fit on {device}, before anything is computed; lower model.hidden or free memory there"):
             self.model = model.to(device)
         self.train, self.settings, self.validate_every = train, settings, validate.every
-        self.timeline, self.recipe, self.title = timeline, recipe, title
+        self.timeline, self.recipe, self.data, self.title = timeline, recipe, data, title
         self.on_update, self.best_from, self.keep_start = on_update, best_from, keep_start
 
         self.precision = Precision(settings.precision, device)
@@ -113,7 +115,7 @@ class Trainer:
 
         Raises:
             NonFiniteError: a loss, a gradient or a validation forecast is not finite; says where.
-            CheckpointError: the checkpoint to resume from is missing, damaged, or of another recipe, model or data.
+            CheckpointError: the checkpoint to resume from is missing, damaged, or of another model, data or schedule.
             OutOfMemoryError: memory does not suffice, one window at a time either.
             KeyboardInterrupt: with a note of where `resume` goes on.
         """
@@ -339,7 +341,7 @@ class Trainer:
         """What must be the same for a checkpoint to be resumed, in lines."""
         groups = self.optimizer.param_groups
         return {
-            "recipe": self.recipe.splitlines(),
+            "data": [f"data: {self.data}"],
             "windows": [f"{name}: {value}" for name, value in vars(self.sampler).items()],
             "device": [self.precision.device.type],
             "schedule": [f"{name}: {value}" for name, value in asdict(self.schedule).items()],
@@ -352,6 +354,7 @@ class Trainer:
 
     def _save_last(self) -> None:
         content = {
+            "recipe": self.recipe,
             "plan": self._plan(),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -366,6 +369,7 @@ class Trainer:
     def _resume(self) -> None:
         content = load_checkpoint(self.last)
         saved, now = content["plan"], self._plan()
+        saved.setdefault("data", saved.get("recipe", [])[-1:])  # where older checkpoints have it, below their recipe
         changed = [line for name in now for line in unified_diff(saved[name], now[name], f"{name} then", f"{name} now", lineterm="", n=0)]
         if changed:
             advice = "of another training; resume with the recipe and data it began with, or train anew"
