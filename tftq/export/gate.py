@@ -240,7 +240,8 @@ def measured(*paths: Path, threads: int, batch: int = 1, gpu: str | None = None,
     done = subprocess.run(command + ([] if gpu is None else ["--gpu", gpu]), capture_output=True, text=True, check=False)
     if done.returncode:
         names = ", ".join(path.name for path in paths)
-        raise GateError(f"{names}: measuring it in a fresh process failed with exit status {done.returncode}: {done.stderr.strip()}")
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise GateError(f"{names}: measuring it in a fresh process failed with exit status {done.returncode}: {last}")
     found: dict[str, Any] = json.loads(done.stdout)
     if "skipped" in found:
         raise ProviderError(found["skipped"])

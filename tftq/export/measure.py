@@ -10,6 +10,7 @@ import statistics
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -227,6 +228,9 @@ def main() -> None:
             found = {"cost": cost, "nodes": nodes(*chosen.model, cuda=chosen.gpu is not None, **common)}
     except ProviderError as error:
         found = {"skipped": str(error)}
+    except Exception as error:  # the runtime's errors have no other base
+        traceback.print_exc()
+        sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())}")  # the last line says it all, for whoever shows no more
     print(json.dumps(found))
 
 
