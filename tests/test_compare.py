@@ -198,10 +198,12 @@ def test_a_recipe_without_a_folder_gets_one_of_its_own(tmp_path: Path, monkeypat
 
 @pytest.mark.usefixtures("no_run")
 def test_what_cannot_be_run_is_refused_before_anything_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = str(finished(tmp_path / "done"))
+    folder, model = str(finished(tmp_path / "done")), tmp_path / "fp32.onnx"
+    model.write_bytes(b"\x08\xff")
     for words, message in (
         ([str(RECIPE), str(RECIPE), "model.hiden=3"], "did you mean model.hidden?"),
         ([str(RECIPE), str(tmp_path / "none")], "none: cannot be read"),
+        ([folder, str(model)], "fp32.onnx: found a model; allowed: a recipe, or the folder of a finished run"),
         ([folder, "train.epochs=2"], "train.epochs=2 has no effect: only folders of finished runs are given"),
         ([str(RECIPE), str(RECIPE), f"out={tmp_path / 'run'}"], "would both write to"),
         ([str(RECIPE), f"out={tmp_path / 'done'}"], "done: holds something else than a run of ptq_int8 as given"),
