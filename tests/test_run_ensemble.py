@@ -442,3 +442,6 @@ def test_a_member_that_cannot_be_loaded_leaves_nothing_behind(tmp_path: Path, mo
     with pytest.raises(EnsembleError, match="member a: cannot be loaded: no such opset"):
         quietly(recipe_of(tmp_path / "out", "-", {"a": forecaster(tmp_path / "a.onnx")}), lines=as_json(COLUMNS)[:1])
     assert not (tmp_path / "out").exists()
+    lazy = recipe_of(tmp_path / "lazy", "-", {"a": tmp_path / "a.onnx"}, memory={"residency": "lazy"})
+    summary, told, _ = quietly(lazy, lines=as_json(COLUMNS)[:14])  # where it fails when it is asked
+    assert summary["members"]["a"]["states"] == {"warming up": 12, "failed": 2} and "RuntimeError: no such opset" in told
