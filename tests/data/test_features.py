@@ -13,7 +13,7 @@ from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS, MEMORY, bar_fea
 
 
 def features_of(bars: dict[str, np.ndarray]) -> np.ndarray:
-    return np.stack(list(bar_features(bars)), axis=1)  # [bars, features]
+    return bar_features(bars).T  # [bars, features]
 
 
 BARS = {name: values.astype(np.float64) for name, values in bar_columns(200, seed=1).items() if name != "ts_event"}

@@ -33,7 +33,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "volume": ("volume", "vol", "v"),
     "symbol": ("symbol", "ticker", "contract", "instrument", "raw_symbol", "sym"),
 }
-BLOCK = 8192  # bars whose features are computed at a time
+BLOCK = 4096  # bars whose features are computed at a time
 FIXED_POINT = 1e-9  # the unit of integer prices in market data feeds
 FIXED_POINT_FROM = 1e8  # integer prices above this are in that unit: 0.1 and up
 

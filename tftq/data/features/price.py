@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tftq.data.features.rolling import Series, lagged, mean, ratio, total
+from tftq.data.features.rolling import Series, Table, Windows, aligned, lags, mean, ratio
 
 PAD = 64  # flat bars in front of a segment: a bar without enough past sees a market that stood still
 
@@ -70,9 +70,10 @@ class Bars:
         return ratio(2 * self.close - self.high - self.low, self.high - self.low, 0.0)
 
 
-def log_return(bars: Bars, lag: int) -> tuple[Series, ...]:
-    """Log return over `lag` bars."""
-    return (bars.log_close - lagged(bars.log_close, lag),)
+def log_return(bars: Bars, windows: Windows) -> tuple[Table, ...]:
+    """Log returns over so many bars."""
+    count = max(windows) + 1
+    return (aligned(bars.log_close[count - 1 :] - lags(bars.log_close, count)[np.array(windows)], count),)
 
 
 def candle(bars: Bars) -> tuple[Series, ...]:
@@ -92,38 +93,38 @@ def candle(bars: Bars) -> tuple[Series, ...]:
     )
 
 
-def volatility(bars: Bars, window: int) -> tuple[Series, ...]:
+def volatility(bars: Bars, windows: Windows) -> tuple[Table, ...]:
     """Volatility a bar after Parkinson (1980), Garman and Klass (1980), Rogers and Satchell (1991), and of closes."""
     body = np.log(bars.close / bars.open)
     upper, lower = np.log(bars.high / bars.close), np.log(bars.low / bars.close)
     garman_klass = 0.5 * bars.log_range**2 - (2 * np.log(2) - 1) * body**2
     rogers_satchell = upper * np.log(bars.high / bars.open) + lower * np.log(bars.low / bars.open)
     return (
-        np.sqrt(mean(bars.log_range**2, window) / (4 * np.log(2))),
-        np.sqrt(mean(np.maximum(garman_klass, 0), window)),
-        np.sqrt(mean(rogers_satchell, window)),
-        np.sqrt(mean(bars.returns**2, window)),
+        np.sqrt(mean(bars.log_range**2, windows) / (4 * np.log(2))),
+        np.sqrt(mean(np.maximum(garman_klass, 0), windows)),
+        np.sqrt(mean(rogers_satchell, windows)),
+        np.sqrt(mean(bars.returns**2, windows)),
     )
 
 
-def moments(bars: Bars, window: int) -> tuple[Series, ...]:
+def moments(bars: Bars, windows: Windows) -> tuple[Table, ...]:
     """Bipower variation (Barndorff-Nielsen and Shephard 2004), semivariances, skewness and excess kurtosis of returns.
 
     All moments are about zero, for a mean return a bar is noise; skewness and excess kurtosis are 0 while nothing moves.
     """
     returns = bars.returns
     size = np.abs(returns)
-    pairs = total(size * np.r_[0.0, size[:-1]], window - 1) / (window - 1)
-    second, third, fourth = (mean(returns**power, window) for power in (2, 3, 4))
+    pairs = mean(size * np.r_[0.0, size[:-1]], tuple(window - 1 for window in windows))
+    second, third, fourth = (mean(returns**power, windows) for power in (2, 3, 4))
     return (
         np.sqrt(np.pi / 2 * pairs),
-        np.sqrt(mean(np.maximum(returns, 0) ** 2, window)),
-        np.sqrt(mean(np.minimum(returns, 0) ** 2, window)),
+        np.sqrt(mean(np.maximum(returns, 0) ** 2, windows)),
+        np.sqrt(mean(np.minimum(returns, 0) ** 2, windows)),
         ratio(third, second**1.5, 0.0),
         ratio(fourth, second**2, 3.0) - 3,
     )
 
 
-def average_true_range(bars: Bars, window: int) -> tuple[Series, ...]:
+def average_true_range(bars: Bars, windows: Windows) -> tuple[Table, ...]:
     """Mean true range over the close."""
-    return (mean(bars.true_range, window) / bars.close,)
+    return (mean(bars.true_range, windows) / bars.close,)

@@ -1,112 +1,138 @@
-"""Sums over the last bars, one lag after the other.
+"""Sums over the last bars, of several windows at a time.
 
-Each value is summed in the same order wherever its window lies: no running total drifts, and a prefix or suffix of the
-series gives the same bits. Results are as long as their input; the first `window - 1` of them are NaN.
+Terms are summed lag by lag, the newest first, so that the sum of a short window is met on the way to that of a long one. The order is the
+same wherever a window lies and however many bars are computed at a time: no running total drifts, and a prefix or suffix of the series
+gives the same bits. Results are as long as their input; where the longest window of a call is not whole, they are NaN.
 """
 
-from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 
 Series = np.ndarray  # float64 [bars]
-SHORT = 256  # bars up to which all lags are taken in one call, for the calls would take longer than the sums; beyond, a lag at a time
+Table = np.ndarray  # float64 [windows, bars]
+Windows = tuple[int, ...]  # in bars
+FEW = 64  # bars up to which a call for each lag would take longer than the sums
 
 
-def lags(x: Series, window: int) -> np.ndarray:
-    """x 0, 1, … window - 1 bars ago, at each bar that has them all: a view [window, bars - window + 1]."""
+def lags(x: Series, count: int) -> np.ndarray:
+    """x 0, 1, … count - 1 bars ago, at each bar that has them all: a view [count, bars - count + 1]."""
     (stride,) = x.strides
-    return np.ndarray((window, len(x) - window + 1), x.dtype, x, (window - 1) * stride, (-stride, stride))
+    return np.ndarray((count, len(x) - count + 1), x.dtype, x, (count - 1) * stride, (-stride, stride))
 
 
-def summed(window: int, term: Callable[..., np.ndarray], *series: Series, weights: np.ndarray | None = None) -> Series:
-    """Σ term(lag's weight where there are any, values of each series so long ago) over the lags of a window, in their order.
+def changes(x: Series, count: int) -> np.ndarray:
+    """As `lags`, less x now."""
+    return lags(x, count) - x[count - 1 :]
+
+
+def sums(terms: np.ndarray, windows: Windows) -> Table:
+    """Sums of terms over windows.
 
     Args:
-        window: how many lags.
-        term: from one lag, or from all of them [window, bars - window + 1], to what is summed.
-        series: what the term is of.
-        weights: float64 [window].
+        terms: by lag, [lags, bars], or for each window its own [windows, lags, bars]; as many lags as the longest window.
+        windows: the windows.
     """
-    ago = [lags(x, window) for x in series]  # [window, bars - window + 1] each
-    factors = [] if weights is None else [weights[:, None]]
-    if len(series[0]) <= SHORT:
-        return aligned(np.add.accumulate(term(*factors, *ago), axis=0)[-1] + 0.0, window)  # as from 0.0: a sum is never -0.0
-    sums = np.zeros(len(series[0]) - window + 1)
-    for values in zip(*factors, *ago, strict=True):
-        sums += term(*values)
-    return aligned(sums, window)
+    each = terms.ndim == 3
+    count, bars = terms.shape[-2:]
+    found = np.empty((len(windows), bars))
+    if bars <= FEW:
+        met = np.add.accumulate(terms, axis=-2)
+        last = np.array(windows) - 1
+        found[:] = met[np.arange(len(windows)), last] if each else met[last]
+    else:
+        running = np.zeros(found.shape if each else bars)
+        for lag in range(count):
+            running += terms[..., lag, :]
+            for place, window in enumerate(windows):
+                if window == lag + 1:
+                    found[place] = running[place] if each else running
+    return aligned(found + 0.0, count)  # as from 0.0: a sum is never -0.0
 
 
-def aligned(values: np.ndarray, window: int) -> Series:
-    """Results at the bars that have a whole window behind them, with NaN at those that have not."""
-    result = np.empty(window - 1 + len(values))
-    result[: window - 1] = np.nan
-    result[window - 1 :] = values
+def aligned(values: np.ndarray, count: int) -> np.ndarray:
+    """Results [..., bars] at the bars that have `count` lags, with NaN at those that have not."""
+    result = np.empty((*values.shape[:-1], count - 1 + values.shape[-1]))
+    result[..., : count - 1] = np.nan
+    result[..., count - 1 :] = values
     return result
 
 
-def lagged(x: Series, lag: int) -> Series:
-    """x `lag` bars ago."""
-    return aligned(x[: len(x) - lag], lag + 1)
+def column(windows: Windows) -> np.ndarray:
+    """The windows as a column, to divide a table by [windows, 1]."""
+    return np.array(windows)[:, None]
 
 
-def total(x: Series, window: int) -> Series:
-    """Sum over the last `window` bars."""
-    return summed(window, lambda ago: ago, x)
+def total(x: Series, windows: Windows) -> Table:
+    """Sums over the last bars."""
+    return sums(lags(x, max(windows)), windows)
 
 
-def mean(x: Series, window: int) -> Series:
-    """Mean over the last `window` bars."""
-    return total(x, window) / window
+def mean(x: Series, windows: Windows) -> Table:
+    """Means over the last bars."""
+    return total(x, windows) / column(windows)
 
 
-def weighted(x: Series, weights: np.ndarray) -> Series:
-    """Σ weights[lag] · x[lag] over the last len(weights) bars."""
-    return summed(len(weights), np.multiply, x, weights=weights)
+def weighted(x: Series, weights: np.ndarray) -> Table:
+    """Σ weights[window, lag] · x[lag] over the last bars.
+
+    Args:
+        x: the series.
+        weights: float64 [windows, lags].
+    """
+    count = weights.shape[1]
+    return sums(weights[:, :, None] * lags(x, count), (count,) * len(weights))
 
 
-def weighted_change(x: Series, weights: np.ndarray) -> Series:
-    """Σ weights[lag] · (x[lag] - x[0]) over the last len(weights) bars; exactly 0 while x does not move."""
-    now = x[len(weights) - 1 :]
-    return summed(len(weights), lambda weight, ago: weight * (ago - now), x, weights=weights)
+def weighted_change(x: Series, weights: np.ndarray) -> Table:
+    """Σ weights[window, lag] · (x[lag] - x[0]) over the last bars; exactly 0 while x does not move.
+
+    Args:
+        x: the series.
+        weights: float64 [windows, lags].
+    """
+    count = weights.shape[1]
+    return sums(weights[:, :, None] * changes(x, count), (count,) * len(weights))
 
 
-def mean_change(x: Series, window: int) -> Series:
-    """Mean over the last `window` bars, less x now; exactly 0 while x does not move."""
-    return weighted_change(x, np.ones(window)) / window
+def mean_change(x: Series, windows: Windows) -> Table:
+    """Means over the last bars, less x now; exactly 0 while x does not move."""
+    return sums(changes(x, max(windows)), windows) / column(windows)
 
 
-def deviation(x: Series, window: int) -> Series:
-    """Standard deviation over the last `window` bars, about their mean; exactly 0 while x does not move."""
-    now = x[window - 1 :]
-    center = mean_change(x, window)[window - 1 :]
-    return np.sqrt(summed(window, lambda ago: (ago - now - center) ** 2, x) / window)
+def deviation(x: Series, windows: Windows) -> Table:
+    """Standard deviations over the last bars, about their mean; exactly 0 while x does not move."""
+    count = max(windows)
+    center = mean_change(x, windows)[:, None, count - 1 :]  # [windows, 1, bars]
+    return np.sqrt(sums((changes(x, count) - center) ** 2, windows) / column(windows))
 
 
-def highest(x: Series, window: int) -> Series:
-    """Maximum over the last `window` bars."""
-    return aligned(np.maximum.reduce(lags(x, window), axis=0), window)
+def highest(x: Series, windows: Windows) -> Table:
+    """Maxima over the last bars."""
+    count = max(windows)
+    return aligned(np.maximum.accumulate(lags(x, count))[np.array(windows) - 1], count)
 
 
-def lowest(x: Series, window: int) -> Series:
-    """Minimum over the last `window` bars."""
-    return -highest(-x, window)
+def lowest(x: Series, windows: Windows) -> Table:
+    """Minima over the last bars."""
+    return -highest(-x, windows)
 
 
-def bars_since_highest(x: Series, window: int) -> Series:
-    """How many bars ago the maximum over the last `window` bars was, the newest of equal ones."""
-    return aligned(lags(x, window).argmax(axis=0).astype(np.float64), window)
+def bars_since_highest(x: Series, windows: Windows) -> Table:
+    """How many bars ago the maximum over the last bars was, the newest of equal ones."""
+    count = max(windows)
+    ago = lags(x, count)
+    return aligned(np.stack([ago[:window].argmax(axis=0) for window in windows]), count)
 
 
 @cache
-def ema_weights(span: float, terms: int) -> np.ndarray:
-    """Weights of an exponential mean, newest first, cut off after `terms` bars and summing to one; decay 1 - 2/(span + 1)."""
-    weights = (1 - 2 / (span + 1)) ** np.arange(terms)
-    return weights / weights.sum()
+def ema_weights(spans: tuple[float, ...], terms: int) -> np.ndarray:
+    """Weights of exponential means, newest first, cut off after `terms` bars and summing to one; decay 1 - 2/(span + 1) [spans, terms]."""
+    weights = (1 - 2 / (np.array(spans)[:, None] + 1)) ** np.arange(terms)
+    return weights / weights.sum(axis=1, keepdims=True)
 
 
-def ratio(numerator: Series, denominator: Series, neutral: float) -> Series:
+def ratio(numerator: np.ndarray, denominator: np.ndarray, neutral: float | np.ndarray) -> np.ndarray:
     """numerator / denominator, and `neutral` where the denominator is zero: nothing moved, or nothing was traded."""
     zero = denominator == 0
     return np.where(zero, neutral, numerator / np.where(zero, 1.0, denominator))

@@ -1,6 +1,6 @@
 """The table of features, from which names, order and count derive."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,12 +19,12 @@ class Group(NamedTuple):
 
     Args:
         names: what the function returns, in order; a window is appended to each.
-        make: from bars, and a window where there are any, to one series a name.
+        make: from bars, and the windows where there are any, to what each name says: float64 [windows, bars], or [bars] without windows.
         windows: the windows, in bars; empty where the function takes none.
     """
 
     names: tuple[str, ...]
-    make: Callable[..., tuple[Series, ...]]
+    make: Callable[..., tuple[np.ndarray, ...]]
     windows: tuple[Any, ...] = ()
 
 
@@ -73,8 +73,8 @@ CLOCK_COLUMNS = (*(f"{cycle}_{part}_{harmonic}" for cycle, harmonic in CLOCK for
 WIDTH = len(BAR_COLUMNS) + len(CLOCK_COLUMNS)
 
 
-def bar_features(columns: dict[str, Series], age: int = 0) -> Iterator[Series]:
-    """The observed features of one segment of bars, or of its later part, one after the other, so that only a few are held in float64.
+def bar_features(columns: dict[str, Series], age: int = 0) -> np.ndarray:
+    """The observed features of one segment of bars, or of its later part.
 
     Causal: bar t depends on the `MEMORY` bars up to t alone, but for `bars_in_segment`. Finite from the first bar on.
 
@@ -82,15 +82,16 @@ def bar_features(columns: dict[str, Series], age: int = 0) -> Iterator[Series]:
         columns: open, high, low, close and volume, float64 [bars].
         age: how many bars of the segment come before them; where there are any, the first `MEMORY - 1` results are of no use.
 
-    Yields:
-        float64 [bars], in the order of `BAR_COLUMNS`.
+    Returns:
+        float64 [len(BAR_COLUMNS), bars].
     """
     bars = Bars.padded(columns, age)
+    made = []
     for group in BAR_GROUPS:
-        for window in group.windows or (None,):
-            made = group.make(bars) if window is None else group.make(bars, window)
-            assert len(made) == len(group.names)
-            yield from (series[bars.pad :] for series in made)
+        found = group.make(bars, group.windows) if group.windows else group.make(bars)
+        assert len(found) == len(group.names)
+        made.append(np.stack(found, axis=-2).reshape(-1, len(bars.close)))  # [windows x names, bars]
+    return np.concatenate(made)[:, bars.pad :]
 
 
 def clock_features(times: np.ndarray, time_zone: str | None = None) -> np.ndarray:
@@ -122,7 +123,6 @@ def feature_rows(columns: dict[str, Series], times: np.ndarray, wanted: int, *, 
         float32 [wanted, WIDTH]: the columns of `BAR_COLUMNS`, then those of `CLOCK_COLUMNS`.
     """
     rows = np.empty((wanted, WIDTH), np.float32)
-    for index, feature in enumerate(bar_features(columns, age)):
-        rows[:, index] = feature[-wanted:]
+    rows[:, : len(BAR_COLUMNS)] = bar_features(columns, age)[:, -wanted:].T
     rows[:, len(BAR_COLUMNS) :] = clock_features(times[-wanted:], time_zone)
     return rows
