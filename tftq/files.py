@@ -17,6 +17,8 @@ def written_whole(path: Path) -> Iterator[Path]:
     part = path.with_name(path.name + ".part")
     try:
         yield part
+        with part.open("r+b") as file:
+            os.fsync(file.fileno())  # or a power cut could leave the path to a file that is empty
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)

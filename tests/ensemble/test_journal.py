@@ -1,6 +1,7 @@
 """Answers written down: a row for each bar, member and step, none lost by a restart, one table in the end."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,27 @@ def test_a_journal_that_lacks_rows_is_refused(tmp_path: Path) -> None:
     journal.close()
     with pytest.raises(EnsembleError, match=r"answers\.arrows: holds 6 rows of the 12 that were written; begin anew"):
         Journal(tmp_path, LEVELS, rows=12)
+
+
+@pytest.mark.parametrize("left", [0, 5, 100, 700, -300, -100, -9])
+def test_a_journal_that_was_cut_short_anywhere_is_refused(tmp_path: Path, left: int) -> None:
+    journal = Journal(tmp_path, LEVELS)
+    journal.add(at(0))
+    journal.close()
+    path = tmp_path / "answers.arrows"
+    path.write_bytes(path.read_bytes()[:left])
+    with pytest.raises(EnsembleError, match=r"answers\.arrows: holds 0 rows of the 6 that were written; begin anew"):
+        Journal(tmp_path, LEVELS, rows=6)
+
+
+def test_what_a_state_counts_on_is_on_the_disk_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    monkeypatch.setattr("os.fsync", lambda file: sizes.append(os.fstat(file).st_size))
+    journal = Journal(tmp_path, LEVELS)
+    journal.add(at(0))
+    journal.flush()
+    journal.close()
+    assert sizes == [(tmp_path / "answers.arrows").stat().st_size]
 
 
 def test_answers_that_are_gone_or_damaged_are_refused(tmp_path: Path) -> None:

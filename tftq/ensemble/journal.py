@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -121,8 +122,9 @@ class Journal:
         self.rows += batch.num_rows
 
     def flush(self) -> None:
-        """Let what was written be there if the process ends now."""
+        """Let what was written be there if the process, or the power, ends now: a state is about to count on it."""
         self._file.flush()
+        os.fsync(self._file.fileno())
 
     def finish(self) -> Path:
         """Write all rows to answers.parquet, whole, and remove the journal.
@@ -169,6 +171,6 @@ def _bytes_of(path: Path, rows: int) -> int:
             stream = pa.ipc.open_stream(file)
             while read < rows:
                 read += stream.read_next_batch().num_rows
-        except (StopIteration, pa.ArrowException) as error:
+        except (StopIteration, OSError, pa.ArrowException) as error:  # Arrow's name for a file that ends too soon is OSError
             raise EnsembleError(f"{path}: holds {read} rows of the {rows} that were written; begin anew in another out=...") from error
         return file.tell()
