@@ -35,8 +35,6 @@ def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
     """
     with written_whole(path) as part, part.open("wb") as file:
         torch.save({"format": FORMAT, **content}, file)
-        file.flush()
-        os.fsync(file.fileno())
     if os.name == "posix":  # the new name itself reaches the disk only with its folder; Windows cannot open one
         folder = os.open(path.parent, os.O_RDONLY)
         try:
