@@ -127,3 +127,15 @@ def test_a_member_that_is_dropped_makes_room_for_good() -> None:
     residency.drop(a)
     residency.bring(b)
     assert residency.order() == [b] and not a.loaded and residency.loads.evictions == []
+
+
+def test_what_loading_and_unloading_free_goes_back_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the process would stay as large as if all members that ever were in it still were."""
+    a, b = members = some("a", "b")
+    there: list[tuple[bool, bool]] = []
+    monkeypatch.setattr("tftq.ensemble.residency.return_freed", lambda: there.append((a.loaded, b.loaded)))
+    residency = Residency(members, {"a": MEGA, "b": MEGA}, MEGA, lazy=True)
+    residency.bring(a)
+    residency.bring(b)
+    residency.drop(b)
+    assert there == [(True, False), (False, False), (False, True), (False, False)]

@@ -116,6 +116,7 @@ class Residency:
                 self.loads.evictions.append(name)
             before, start = resident_bytes(), time.perf_counter()
             member.load()
+            return_freed()  # what loading needed in passing
             self.loads.seconds += time.perf_counter() - start
             self.loads.loads[member.name] = self.loads.loads.get(member.name, 0) + 1
             self.loads.grown[member.name] = resident_bytes() - before
