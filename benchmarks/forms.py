@@ -95,9 +95,6 @@ class Part:
     def batch(self, indices: Any) -> Any:
         return self.windows.batch(self.order[torch.as_tensor(indices)])
 
-    def naive(self, indices: Any) -> Any:
-        return self.windows.naive(self.order[torch.as_tensor(indices)])
-
 
 def train_form(case: dict[str, Any], data: Datasets, name: str, seed: int, lr: float) -> dict[str, Any]:
     """Train one form with one seed and measure it, and its table, on the held-out part."""

@@ -88,9 +88,6 @@ class RandomWindows:
         tensors = {name: torch.randn(shape) for name, shape in self.inputs.shapes(size).items()}
         return Batch(tensors["history"], tensors["future"], tensors["static"], torch.randn(size, self.inputs.horizon))
 
-    def naive(self, indices: Any) -> Tensor:
-        return torch.zeros(len(indices), self.inputs.horizon)
-
 
 def unit_scaling(variables: int) -> ColumnScaling:
     """Numbers around zero left as they are, knots over three standard deviations."""

@@ -84,10 +84,6 @@ class RandomWindows:
         future = self.rows[:, self.size.observed :][start[:, None] + lookback + torch.arange(horizon)]
         return Batch(history, future, self.static[start], future.mean(dim=-1))
 
-    def naive(self, indices: Tensor | Sequence[int]) -> Tensor:
-        """Zero, the mean of the target."""
-        return torch.zeros(len(indices), self.size.horizon)
-
 
 def _standard(count: int) -> ColumnScaling:
     zeros, ones = np.zeros(count, np.float32), np.ones(count, np.float32)

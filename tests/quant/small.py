@@ -38,9 +38,6 @@ class SmallWindows:
     def batch(self, indices: Tensor | Sequence[int]) -> Batch:
         return part(self.whole, torch.as_tensor(indices))
 
-    def naive(self, indices: Tensor | Sequence[int]) -> Tensor:
-        return torch.zeros(len(indices), self.whole.target.shape[1])
-
 
 def part(batch: Batch, indices: Tensor | slice) -> Batch:
     static = None if batch.static is None else batch.static[indices]

@@ -61,6 +61,9 @@ class TinyWindows:
         self.asked.append(chosen.tolist())
         return Batch(self.history[chosen], self.future[chosen], None, self.target[chosen])
 
+    def targets(self, indices: Tensor | Sequence[int]) -> Tensor:
+        return self.target[torch.as_tensor(indices)]
+
     def naive(self, indices: Tensor | Sequence[int]) -> Tensor:
         return self.history[torch.as_tensor(indices), -1, :1].expand(-1, HORIZON)
 
@@ -77,9 +80,6 @@ class RealWindows:
     def batch(self, indices: Tensor | Sequence[int]) -> Batch:
         history, future, *static = example(self.inputs, batch=len(indices))
         return Batch(history, future, static[0] if static else None, torch.ones(len(indices), self.inputs.horizon))
-
-    def naive(self, indices: Tensor | Sequence[int]) -> Tensor:
-        return torch.ones(len(indices), self.inputs.horizon)
 
 
 class ListTimeline:

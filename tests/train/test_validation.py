@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from tests.agents.small import waves
 from tests.train.stand_ins import HORIZON, QUANTILES, TinyModel, TinyWindows
+from tftq.data.windows import Windows
 from tftq.memory.components import state_tensors
 from tftq.recipe.schema import OptimizerRecipe
 from tftq.train.finite import NonFiniteError
@@ -96,6 +98,16 @@ def test_bad_data_is_told_from_a_bad_model() -> None:
     windows.history[4, 0, 1] = math.nan
     with pytest.raises(NonFiniteError, match=r"windows 3 to 5 is not finite: the batch's history is not finite in its windows \[1\]"):
         validate(TinyModel(), windows, 3, FP32)
+
+
+def test_the_naive_risk_reads_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = waves().validation
+    everything = torch.arange(len(windows))
+    target = windows.batch(everything).target.double()
+    risk = float((target - windows.naive(everything)).abs().sum()) / float(target.abs().sum())
+    monkeypatch.setattr(Windows, "history", None)
+    assert naive_q_risk(windows) == risk == 1.0
+    assert naive_q_risk(windows, batch_size=7) == pytest.approx(risk, rel=1e-12)
 
 
 def test_the_naive_risk_is_that_of_a_p50_forecast() -> None:

@@ -155,12 +155,15 @@ class Windows:
             The batch in raw units.
         """
         last = self.last_rows(indices)
-        horizon = self.inputs.horizon
         history = self.history(last)
-        future = self.rows[:, self.inputs.first_known :][_ahead(last, horizon)]  # [batch, horizon, known columns]
-        target = self.target.values(last, horizon)
+        future = self.rows[:, self.inputs.first_known :][_ahead(last, self.inputs.horizon)]  # [batch, horizon, known columns]
+        return Batch(history, future, None, self.targets(indices))
+
+    def targets(self, indices: Tensor | Sequence[int]) -> Tensor:
+        """What is to be forecast, float32 [batch, horizon], in `target_unit`; no history is read for it."""
+        found = self.target.values(self.last_rows(indices), self.inputs.horizon)
         self._release()
-        return Batch(history, future, None, target)
+        return found
 
     def history(self, last: Tensor) -> Tensor:
         """The raw history up to some rows, float32 [batch, lookback, history columns].
@@ -194,8 +197,7 @@ class Windows:
     def target_blocks(self) -> Iterator[Tensor]:
         """The targets of all windows, some at a time, float32 [n, horizon]."""
         for indices in torch.arange(len(self)).split(BLOCK):
-            yield self.target.values(self.last_rows(indices), self.inputs.horizon)
-            self._release()
+            yield self.targets(indices)
 
     def touched(self) -> Tensor:
         """Which rows any window touches, bool [rows]."""

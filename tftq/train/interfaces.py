@@ -16,9 +16,6 @@ class Windows(Protocol):
     def batch(self, indices: Tensor | Sequence[int], /) -> Batch:
         """The windows at `indices`, in raw units."""
 
-    def naive(self, indices: Tensor | Sequence[int], /) -> Tensor:
-        """The baseline's point forecast [batch, horizon], in the target's unit."""
-
 
 class Timeline(Protocol):
     """Something that takes down the memory in use."""

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from tftq.data.windows import Windows as DataWindows
 from tftq.model.forecaster import Forecaster
 from tftq.train.finite import NonFiniteError, explain
 from tftq.train.interfaces import Windows
@@ -55,12 +56,12 @@ def metrics_for(model: Forecaster) -> ForecastMetrics:
     return ForecastMetrics(model.quantiles, model.target_scale)
 
 
-def naive_q_risk(windows: Windows, batch_size: int = 1024) -> float:
-    """The P50 risk of the windows' own baseline, `Σ|target - naive| / Σ|target|`; like `Validation.q_risk` where all targets are 0."""
+def naive_q_risk(windows: DataWindows, batch_size: int = 1024) -> float:
+    """The P50 risk of the windows' own baseline, `Σ|target - naive| / Σ|target|`, as `Validation.q_risk` where all targets are 0."""
     error = size = 0.0
     cells = 0
     for indices in torch.arange(len(windows)).split(batch_size):
-        target = windows.batch(indices).target.double()
+        target = windows.targets(indices).double()
         error += float((target - windows.naive(indices)).abs().sum())
         size += float(target.abs().sum())
         cells += target.numel()
