@@ -22,6 +22,7 @@ from tftq.errors import PredictError
 from tftq.export.choose import PREFERRED, model_file
 from tftq.export.measure import METADATA_KEY, feeds, open_session
 from tftq.files import written_whole
+from tftq.quantiles import quantile_name
 from tftq.recipe.loading import data_recipe
 from tftq.recipe.schema import Format
 from tftq.train.metrics import ForecastMetrics
@@ -67,7 +68,7 @@ class ServedModel:
     @property
     def quantile_names(self) -> list[str]:
         """P10, P50, P90: the quantiles as columns of forecasts are called."""
-        return [f"P{100 * quantile:g}" for quantile in self.quantiles]
+        return [quantile_name(quantile) for quantile in self.quantiles]
 
 
 class Forecasts(NamedTuple):
@@ -337,7 +338,7 @@ def _print(console: Console, prediction: Prediction, last: Forecasts, accuracy: 
     else:
         console.print(f"{len(prediction)} windows of {model.horizon} steps forecast into {out}", highlight=False, soft_wrap=True)
     if (found := accuracy.summary()) is not None:
-        risks = ", ".join(f"P{100 * float(quantile):g} {risk:.4f}" for quantile, risk in found["q_risk"].items())
+        risks = ", ".join(f"{quantile_name(float(quantile))} {risk:.4f}" for quantile, risk in found["q_risk"].items())
         naive = found["baseline_q_risk"]["0.5"]
         known = f"{found['windows']} windows whose outcome is known (those trained on prove nothing)"
         line = f"{known}: q-risk {risks} (naive P50 {naive:.4f}), coverage {found['coverage']:.3f}"

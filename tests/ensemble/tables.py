@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from tftq.ensemble.answers import Answer
+from tftq.quantiles import quantile_name
 
 MINUTE = 60_000_000_000
 BEGIN = 1_704_697_800_000_000_000  # 2024-01-08T07:10:00Z
@@ -45,7 +46,7 @@ def _rows(answer: Answer | None, names: Sequence[str]) -> list[dict[str, object]
         return [{"step": 0, "state": "warming up"}]
     if answer.quantiles is None:
         return [{"step": 0, "position": answer.position, "state": "ok"}]
-    columns = [f"P{100 * level:g}" for level in answer.levels]
+    columns = [quantile_name(level) for level in answer.levels]
     assert set(columns) <= set(names)
     return [
         {"step": step, "position": answer.position, "state": "ok", **dict(zip(columns, map(float, row), strict=True))}

@@ -6,7 +6,6 @@ segment everybody is out: no return is made over a gap, and no forecast is judge
 """
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,11 +18,11 @@ import torch
 from tftq.data.files import duration, iso
 from tftq.ensemble.answers import MEDIAN
 from tftq.errors import DataError, TooFewBarsError
+from tftq.quantiles import level_of
 from tftq.recipe.ensemble import BUY_AND_HOLD, NO_CHANGE
 from tftq.train.metrics import ForecastMetrics, validation_summary
 
 COLUMNS = ("time", "segment", "close", "member", "step", "position")
-QUANTILE = re.compile(r"P(\d+(?:\.\d+)?)")  # a column of forecasts: P10, P50, P97.5
 STRAY = 1.96  # standard errors that chance stays within, 19 times of 20
 DAY_NS = 86_400_000_000_000
 
@@ -276,7 +275,7 @@ class _Answers:
         step = part["step"].to_numpy()
         position = np.full(len(bars), np.nan)
         position[bar[step <= 1]] = part["position"].to_numpy()[step <= 1]
-        found = {float(match[1]) / 100: name for name in part.column_names if (match := QUANTILE.fullmatch(name))}
+        found = {level: name for name in part.column_names if (level := level_of(name)) is not None}
         levels = sorted(found)
         quantiles = np.full((len(bars), step.max(), len(levels)), np.nan)
         ahead = step > 0

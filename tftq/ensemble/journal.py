@@ -15,13 +15,9 @@ from tftq.data.files import iso
 from tftq.ensemble.council import OWN, BarAnswers, Said
 from tftq.errors import EnsembleError
 from tftq.files import written_whole
+from tftq.quantiles import quantile_name
 
 ROW_GROUP = 65_536  # rows of answers.parquet that are held at a time
-
-
-def quantile_name(level: float) -> str:
-    """P10, P50, P97.5: a quantile as its column is called."""
-    return f"P{100 * level:g}"
 
 
 def answers_schema(levels: Sequence[float]) -> pa.Schema:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from tftq.ensemble.backtest import Backtest, Score, backtest, drawdowns
 from tftq.files import written_whole
+from tftq.quantiles import quantile_name
 from tftq.recipe.ensemble import BUY_AND_HOLD, NO_CHANGE, OWN
 from tftq.report.document import document
 from tftq.report.html import Html, join, listing, section, table, tag
@@ -170,7 +171,7 @@ def _risks(scores: dict[str, Score]) -> list[list[object]]:
         return []
     return [
         row("forecast windows", lambda forecast: f"{forecast['windows']:,}"),
-        *(row(f"P{100 * level:g} q-risk", risk(level)) for level in levels),
+        *(row(f"{quantile_name(level)} q-risk", risk(level)) for level in levels),
         row("quantile loss, bp", lambda forecast: f"{1e4 * forecast['loss']:.3f}" if "coverage" in forecast else None),
         row("coverage", lambda forecast: f"{forecast['coverage']:.1%}" if "coverage" in forecast else None),
     ]

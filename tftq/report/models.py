@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from tftq.quantiles import quantile_name
 from tftq.report.facts import Facts
 from tftq.report.html import Html, join, section, table, tag
 from tftq.report.nodes import nodes_in_words
@@ -26,7 +27,8 @@ def models(facts: Facts) -> Html:
         return [name, *(_compared(form(model[key]), model[key], first[key], compare and model is not first) for model in found.values())]
 
     risks: list[list[object]] = [
-        [f"P{100 * float(level):g} q-risk", *(f"{model['q_risk'][level]:.4f}" for model in found.values())] for level in first["q_risk"]
+        [f"{quantile_name(float(level))} q-risk", *(f"{model['q_risk'][level]:.4f}" for model in found.values())]
+        for level in first["q_risk"]
     ]
     against = [f"{model['q_risk']['0.5'] / naive - 1:+.1%}" if naive else "–" for model in found.values()]
     rows: list[list[object]] = [
@@ -91,7 +93,7 @@ def _by_step(found: dict[str, Any]) -> Html:
     steps = [str(step) for step in range(1, 1 + len(next(iter(levels.values()))))]
     charts = [
         line_chart(
-            f"P{100 * float(level):g} q-risk at each step",
+            f"{quantile_name(float(level))} q-risk at each step",
             {kind: model["q_risk_by_step"][level] for kind, model in found.items()},
             steps,
             axis="step of the horizon",

@@ -13,6 +13,7 @@ from tftq.memory.ledger import Ledger
 from tftq.memory.timeline import Timeline
 from tftq.model.tabulate import KNOT_COUNTS, TOLERANCE, TabulatedVariable
 from tftq.quant.sensitivity import Sensitivity
+from tftq.quantiles import quantile_name
 from tftq.recipe.schema import Format
 from tftq.train.plan import StagePlan
 from tftq.train.state import Training
@@ -49,7 +50,7 @@ def ledger_table(stage: str, ledger: Ledger) -> Table:
 def validation_line(what: str, training: Training, naive: float) -> str:
     """How good a training's best epoch is, beside the naive baseline."""
     found = training.validation
-    risks = ", ".join(f"P{100 * quantile:g} {risk:.4f}" for quantile, risk in found.q_risk.items())
+    risks = ", ".join(f"{quantile_name(quantile)} {risk:.4f}" for quantile, risk in found.q_risk.items())
     best = f"best epoch {training.best_epoch}" if training.best_epoch else "no epoch was better than the model it began with"
     return (
         f"{what}: {training.updates} updates at {training.samples_per_s:.0f} windows/s; {best}: "

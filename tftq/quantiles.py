@@ -1,0 +1,16 @@
+"""What the quantiles of forecasts are called, as columns of files and in tables."""
+
+import re
+
+_NAME = re.compile(r"P(\d+(?:\.\d+)?(?:e-\d+)?)")
+
+
+def quantile_name(level: float) -> str:
+    """P10, P50, P97.5: the name of a quantile, its level between 0 and 1."""
+    return f"P{100 * level:.12g}"  # fewer digits than a float has, so that 0.29 is P29
+
+
+def level_of(name: str) -> float | None:
+    """The level of the quantile of that name, between 0 and 1; None where it is another name."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else float(found[1]) / 100
