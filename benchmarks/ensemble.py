@@ -59,13 +59,13 @@ def apart(folders: Mapping[str, Path], kind: str) -> list[Case]:
 
 
 def together(folders: Mapping[str, Path]) -> list[Case]:
-    """All in INT8 in one process, the TFT in one piece and streaming, with and without one allocator for all; and not all at a time."""
+    """All in INT8 in one process, the TFT in one piece and streaming, with and without one allocator for all; on one core; in turn."""
     integer = dict.fromkeys(folders, "int8_ptq")
     streaming = integer | {"tft": STREAM}
     found = [{"formats": formats, "shared": shared, "budget_mb": PLENTY_MB} for formats in (integer, streaming) for shared in (False, True)]
     plans = planned_mb(folders, streaming)
     half = int(max(max(plans.values()), sum(plans.values()) / 2)) + 1
-    return [*found, {"formats": streaming, "shared": False, "budget_mb": half, "lazy": True}]
+    return [*found, {**found[-1], "threads": 1}, {"formats": streaming, "shared": False, "budget_mb": half, "lazy": True}]
 
 
 def run_once(case: Case, folders: Mapping[str, Path], bars: int) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def run_once(case: Case, folders: Mapping[str, Path], bars: int) -> dict[str, An
         "name": "measured",
         "members": {name: {"path": str(folders[name]), "format": kind} for name, kind in case["formats"].items()},
         "memory": {"budget_mb": case["budget_mb"], **({"residency": "lazy"} if lazy else {"shared_allocator": case["shared"]})},
-        "threads": THREADS,
+        "threads": case.get("threads", THREADS),
         "data": {"path": str(BARS), "last": bars},
     }
     with tempfile.TemporaryDirectory() as name:
@@ -117,7 +117,7 @@ def row_of(case: Case, folders: Mapping[str, Path], bars: int, processes: int) -
         "latency_p99_ms": round(median("latency_ms", "p99"), 2),
         "members_latency_ms": round(sum(own.values()), 2),
         "bars": bars,
-        "threads": THREADS,
+        "threads": case.get("threads", THREADS),
         "processes": processes,
     }
     if len(formats) > 1:
@@ -136,7 +136,7 @@ def beside(case: Case, row: Mapping[str, Any]) -> dict[str, Any]:
     (member, kind), *others = case["formats"].items()
     if not others:
         return {**row, "first_attempt_training_mb": FIRST_ATTEMPT_TRAINING_MB[member]} if kind == "fp32" else dict(row)
-    if not case["shared"] or STREAM not in case["formats"].values():
+    if not case["shared"] or STREAM not in case["formats"].values() or "threads" in case:
         return dict(row)
     reached = row["resident_mb"] <= TARGET_MB and row["latency_ms"] <= TARGET_MS
     return {**row, "target_resident_mb": TARGET_MB, "target_latency_ms": TARGET_MS, "reached": reached}
@@ -151,7 +151,7 @@ def what(case: Case) -> str:
         (member,) = formats
         return f"{kind} apart: {member}{', streaming' if formats[member] == STREAM else ''}"
     how = f"lazy within {case['budget_mb']} MB" if case.get("lazy") else "one allocator" if case["shared"] else "an allocator each"
-    return f"{kind} together{streaming}, {how}"
+    return f"{kind} together{streaming}, {how}{', one thread' if 'threads' in case else ''}"
 
 
 def sum_of(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
