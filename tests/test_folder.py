@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tftq.folder
-from tftq.errors import RunFolderError
+from tftq.errors import RecipeError, RunFolderError
 from tftq.folder import RunFolder, environment
 from tftq.recipe.loading import load_recipe
 from tftq.recipe.schema import Recipe
@@ -130,7 +130,7 @@ def test_a_recipe_that_this_version_does_not_take_is_not_resumed(recipe: Recipe)
     written = RunFolder.open(recipe, CPU, resume=False).path / "recipe.yaml"
     written.write_text(written.read_text() + "window: 60\n")
     with pytest.raises(
-        RunFolderError, match=r"(?s)run: was begun by a recipe that this version of tftq does not take; .*\n  window .*unknown key"
+        RecipeError, match=r"(?s)run: was begun by a recipe that this version of tftq does not take; .*\n  window .*unknown key"
     ):
         RunFolder.open(recipe, CPU, resume=True)
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from tftq.command import exit_status
 from tftq.console import stderr_console, stdout_console
 from tftq.errors import CompareError, RecipeError, TftqError
-from tftq.folder import identity, new_folder
+from tftq.folder import begun_by, identity, new_folder
 from tftq.recipe.loading import load_recipe
 from tftq.recipe.schema import Recipe
 from tftq.run import run
@@ -229,8 +229,7 @@ def _finished_before(recipe: Recipe, console: Console) -> FinishedRun | Recipe:
     folder = recipe.out
     if folder is None or not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return recipe
-    written = folder / "recipe.yaml"
-    if not written.exists() or written.read_text(encoding="utf-8") != identity(recipe):
+    if not (folder / "recipe.yaml").exists() or identity(begun_by(folder)) != identity(recipe):
         raise CompareError(f"{folder}: holds something else than a run of {recipe.name} as given; choose another out=..., or leave it out")
     finished = FinishedRun.read(folder)
     console.print(f"{recipe.name}: finished before, in {folder}", highlight=False, soft_wrap=True)

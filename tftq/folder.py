@@ -41,6 +41,7 @@ class RunFolder:
 
         Raises:
             RunFolderError: the folder is not empty, or, to resume, is not one of this recipe: some option has another value.
+            RecipeError: the folder's own recipe is none for this version.
         """
         started = datetime.now(UTC)
         if resume and recipe.out is None:
@@ -51,7 +52,7 @@ class RunFolder:
         if resume:
             if not written.exists():
                 raise RunFolderError(f"{path}: no recipe.yaml of a run to resume there; run without --resume, or name the run's folder")
-            began, now = identity(_recipe_of(path, written)).splitlines(), identity(recipe).splitlines()
+            began, now = identity(begun_by(path)).splitlines(), identity(recipe).splitlines()
             if changed := list(unified_diff(began, now, "recipe then", "recipe now", lineterm="", n=0)):
                 advice = f"resume with its own, {written} out={path} --resume, or choose another folder"
                 raise RunFolderError("\n".join([f"{path}: was begun by another recipe; {advice}", *changed]))
@@ -102,15 +103,17 @@ class RunFolder:
         return self.write(name, json.dumps(content, indent=1, allow_nan=False))
 
 
-def _recipe_of(path: Path, written: Path) -> RunRecipe | EnsembleRecipe:
-    """What a run was begun by; options that there were none of then have their defaults."""
+def begun_by(folder: Path) -> RunRecipe | EnsembleRecipe:
+    """The recipe of a run's folder; an option that its version knew none of has its default.
+
+    Raises:
+        RecipeError: this version does not take it.
+    """
     try:
-        recipe = load_document(written)
+        recipe = load_document(folder / "recipe.yaml")
     except RecipeError as error:
-        raise RunFolderError(
-            f"{path}: was begun by a recipe that this version of tftq does not take; resume with the version that wrote it, or choose "
-            f"another folder\n{error}"
-        ) from error
+        advice = "go on with the version that wrote it, or choose another folder"
+        raise RecipeError(f"{folder}: was begun by a recipe that this version of tftq does not take; {advice}\n{error}") from error
     assert isinstance(recipe, RunRecipe | EnsembleRecipe)
     return recipe
 
