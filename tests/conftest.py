@@ -14,17 +14,34 @@ from tftq.recipe.loading import load_recipe
 from tftq.run import run
 
 ROOT = Path(__file__).parents[1]
-MADE_ONCE = ("bars_run", "make")  # fixtures that take long and serve several files
+MADE_ONCE = ("make", "bars_run")  # fixtures that take long and serve several files
+WHOLE_RUN = "do_run"  # a fixture of what takes long in one file
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadscopereorder = False  # xdist would begin with the groups of the most tests, which are the shortest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, let files that share such a fixture run in one of them, and every other file in one too."""
-    groups = {}
+    """Where tests run in several processes, let files that share such a fixture run in one of them, and every other file in one too.
+
+    What takes longest comes first, so that no process has a long group left when the others are done.
+    """
+    groups: dict[Path, str] = {}
+    places: dict[str, int] = {}
     for item in items:
-        shared = [name for name in MADE_ONCE if name in getattr(item, "fixturenames", ())]
+        fixtures = getattr(item, "fixturenames", ())
+        shared = [name for name in MADE_ONCE if name in fixtures]
         groups[item.path] = shared[0] if shared else groups.get(item.path, str(item.path))
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(groups[item.path]))
+        group = groups[item.path]
+        item.add_marker(pytest.mark.xdist_group(group))
+        if group in MADE_ONCE:
+            places[group] = MADE_ONCE.index(group)
+        else:
+            runs = WHOLE_RUN in getattr(item, "fixturenames", ())
+            places[group] = min(places.get(group, len(MADE_ONCE) + 1), len(MADE_ONCE) + (not runs))
+    items.sort(key=lambda item: places[groups[item.path]])  # a stable sort: each file's own order stays
 
 
 @dataclass(frozen=True)
