@@ -70,6 +70,7 @@ def test_what_it_leaves(once) -> None:  # type: ignore[no-untyped-def]
     assert content["model"].keys() == policy.state_dict().keys()
     assert all(torch.equal(tensor, content["model"][name]) for name, tensor in policy.state_dict().items())
     assert str(watch.timeline) == "27 of 27"
+    assert not any(module._forward_hooks for module in policy.modules())  # what watched the training is gone
 
 
 def test_memory_is_that_of_the_trained_networks_and_as_planned(once) -> None:  # type: ignore[no-untyped-def]
@@ -110,7 +111,9 @@ def test_the_policy_decides_as_the_learner_does(agent: DqnRecipe | PpoRecipe) ->
 
 @BOTH
 def test_a_training_that_diverges_says_at_which_step_and_what_to_do(agent: DqnRecipe | PpoRecipe, tmp_path: Path) -> None:
-    with pytest.raises(NonFiniteError, match=r"^step \d+: a network gives numbers that are not finite; .*; lower agent\.lr 1e\+30$"):
+    with pytest.raises(
+        NonFiniteError, match=r"^step \d+: the (policy's scores|values that it learns by) are not finite; .*; lower agent\.lr 1e\+30$"
+    ):
         trained(agent.model_copy(update={"lr": 1e30}), tmp_path / "run")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()  # it was found before the first evaluation
 

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +201,8 @@ class _Course(BaseCallback):
         self._reward, self._begun, self._seen = 0.0, 0, False
 
     def _on_training_start(self) -> None:
-        self._hooks = [network[-1].register_forward_hook(self._inspect) for network in networks_of(self.model)]
+        outputs = zip(("the policy's scores", "the values that it learns by"), networks_of(self.model), strict=True)
+        self._hooks = [network[-1].register_forward_hook(partial(self._inspect, what)) for what, network in outputs]
         self._begin()
 
     def _on_rollout_start(self) -> None:
@@ -263,10 +265,10 @@ class _Course(BaseCallback):
             raise self._diverged(f"the loss of the last update is {loss}")
         return float(loss)
 
-    def _inspect(self, layer: nn.Module, inputs: object, output: Tensor) -> None:
+    def _inspect(self, what: str, layer: nn.Module, inputs: object, output: Tensor) -> None:
         """See every forward pass, before the learner makes positions, a distribution or a loss of it."""
         if not output.isfinite().all():
-            raise self._diverged("a network gives numbers that are not finite")
+            raise self._diverged(f"{what} are not finite")
 
     def _diverged(self, what: str) -> NonFiniteError:
         weights = not_finite_weights(self.model.policy)
