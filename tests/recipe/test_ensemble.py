@@ -40,6 +40,16 @@ def test_it_reads_back_equal(tmp_path: Path) -> None:
     assert again == recipe and recipe_hash(again) == recipe_hash(recipe) != recipe_hash(loaded(tmp_path))
 
 
+def test_an_override_goes_below_what_is_null(tmp_path: Path) -> None:
+    text = TEXT.replace("a.onnx", "a.onnx, foreign: null")
+    with pytest.raises(RecipeError, match=r"members\.a\.foreign\.history \(line 3\): missing"):
+        loaded(tmp_path, "members.a.foreign.lookback=4", text=text)
+    below = ("lookback=4", "history={x: [body]}", "output.kind=position", "output.name=y")
+    foreign = loaded(tmp_path, *(f"members.a.foreign.{option}" for option in below), text=text).members["a"].foreign
+    assert foreign is not None and (foreign.lookback, foreign.output.kind) == (4, "position")
+    assert list(loaded(tmp_path, "members.c.path=c.onnx", text="name: one\nmembers: null\ndata: {path: p}").members) == ["c"]
+
+
 @pytest.mark.parametrize(("threads", "lazy", "at_once"), [(1, "all", 1), (2, "all", 2), (5, "all", 2), (5, "lazy", 1)])
 def test_members_are_asked_at_once_as_far_as_there_are_threads(tmp_path: Path, threads: int, lazy: str, at_once: int) -> None:
     assert loaded(tmp_path, f"threads={threads}", f"memory.residency={lazy}").at_once == at_once

@@ -55,7 +55,9 @@ def apply_override(schema: Any, values: dict[str, Any], override: str, given: se
 def _set(values: dict[str, Any], key: KeyPath, value: Any) -> None:
     inner: Any = values
     for part in key[:-1]:
-        inner = inner.setdefault(part, {})
+        if inner.get(part) is None:  # null is a section that says nothing, as one that is not there
+            inner[part] = {}
+        inner = inner[part]
         if isinstance(inner, list):
             raise OverrideError(key, "stands in a list; allowed: the whole list, as key=[...]")
         if not isinstance(inner, dict):
