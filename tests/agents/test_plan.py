@@ -28,6 +28,6 @@ def test_sizes_worked_out_by_hand() -> None:
     agent = PpoRecipe(kind="ppo", layers=(5, 2), n_steps=50)
     actor, critic = 14 * 5 + 6 * 2 + 3 * 3, 14 * 5 + 6 * 2 + 3 * 1
     assert trained_parameters(agent, inputs) == actor + critic
-    assert buffer_bytes(agent, inputs) == 2 * 50 * 13 * 4
+    assert buffer_bytes(agent, inputs) == 50 * 13 * 4
     assert planned_export(agent, inputs, "fp32").peak_bytes == 2 * 4 * actor + 2 * 4 * actor
     assert planned_export(agent, inputs, "int8_ptq").peak_bytes == 2 * 4 * actor + 2 * actor

@@ -128,6 +128,16 @@ def test_a_loss_that_is_not_finite_is_no_evaluation(agent: DqnRecipe | PpoRecipe
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
+def test_a_rollout_is_held_once() -> None:
+    """Of one environment, the order in which updates read it is that in which it was collected: a view."""
+    buffer = build_learner(PPO, DATA, seed=7, device=CPU).rollout_buffer
+    collected = dict(buffer.observations)
+    buffer.full = True
+    next(buffer.get(PPO.batch_size))
+    assert all(np.shares_memory(before, buffer.observations[name]) for name, before in collected.items())
+    assert buffer_bytes(PPO, DATA.train.inputs) == sum(seen.nbytes for seen in buffer.observations.values())
+
+
 def test_the_replay_buffer_gives_back_what_was_seen() -> None:
     learner = build_learner(DQN.model_copy(update={"buffer_size": 200}), DATA, seed=7, device=CPU)
     buffer, environment = learner.replay_buffer, learner.get_env()

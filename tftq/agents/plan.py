@@ -16,7 +16,6 @@ from tftq.recipe.agent import AgentFormat, DqnRecipe, PpoRecipe
 
 FLOAT = 4  # bytes
 TRANSITION = 14  # bytes in the replay buffer, see `tftq.agents.replay`
-COPIES = 2  # of a rollout: as it was collected, and in the order that updates read it
 CRITIC = 1  # outputs of PPO's second network
 
 
@@ -93,7 +92,7 @@ def _algorithm(agent: DqnRecipe | PpoRecipe, inputs: Inputs) -> _Algorithm:
     positions = len(POSITIONS)
     if agent.kind == "dqn":
         return _Algorithm((positions,), (positions,), TRANSITION * agent.buffer_size, 2, _q_loss)
-    return _Algorithm((positions, CRITIC), (), COPIES * FLOAT * observed(inputs) * agent.n_steps, 1, _actor_critic_loss)
+    return _Algorithm((positions, CRITIC), (), FLOAT * observed(inputs) * agent.n_steps, 1, _actor_critic_loss)
 
 
 def _q_loss(networks: Sequence[Policy], held: Sequence[Observations]) -> Tensor:
