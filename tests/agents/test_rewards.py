@@ -40,23 +40,24 @@ def test_a_course_of_positions_is_worth_what_the_ledger_says() -> None:
     assert sum(single) - closing == pytest.approx(found.net_return)
 
 
-def test_a_ledger_worked_out_by_hand_is_that_of_the_backtest_too() -> None:
+def test_positions_and_costs_are_those_of_the_backtest_and_returns_are_log_returns() -> None:
     """Five bars, 100, 102 and 101, and after a gap 200 and 198: long, short, out; short, out. A unit costs 0.5."""
     close, last = [100.0, 102.0, 101.0, 200.0, 198.0], [0, 1, 3]  # bars of which another of the segment follows
     changed, cost = 1 + 2 + 1 + 1 + 1, 0.5 / 100 + 2 * 0.5 / 102 + 0.5 / 101 + 0.5 / 200 + 0.5 / 198
-    gross = 2 / 100 + 1 / 102 + 2 / 200  # of the notional
+    log_returns = log(102 / 100) - log(101 / 102) - log(198 / 200)
+    shares = 2 / 100 + 1 / 102 + 2 / 200  # of the notional
 
     inputs = Inputs((Column("price", "observed"),), lookback=1, horizon=1)
     target = LogReturn(torch.tensor(close, dtype=torch.float64))
     windows = Windows("five bars", inputs, torch.zeros(5, 1), torch.arange(5), torch.tensor(last), target)
     ours = Rewards(windows, cost_ticks=2, tick=0.25).outcome(torch.tensor([1, -1, -1]))
     assert (ours.turnover, ours.cost) == (changed, pytest.approx(cost))
-    assert ours.net_return == pytest.approx(log(102 / 100) - log(101 / 102) - log(198 / 200) - cost)
+    assert ours.net_return == pytest.approx(log_returns - cost)
 
     answered = np.array([1.0, -1.0, 1.0, -1.0, -1.0])  # at a segment's last bar too, where nothing is taken
     theirs = ledger(Bars(np.arange(5), np.array([0, 0, 0, 1, 1]), np.array(close)), answered, cost=0.5)
     assert (theirs.changed.sum(), theirs.costs.sum()) == (changed, pytest.approx(cost))
-    assert theirs.equity[-1] == pytest.approx(gross - cost)
+    assert theirs.equity[-1] == pytest.approx(shares - cost)
 
 
 def test_buying_and_holding_pays_twice_a_run_and_doing_nothing_never() -> None:

@@ -47,7 +47,9 @@ class Rewards:
         return position * float(self.log_returns[window]) - abs(position - held) * float(self.costs[window])
 
     def outcome(self, positions: Tensor) -> "Outcome":
-        """What a course of positions came to, by the ledger of `tftq.ensemble.backtest`: nothing is held from one run to the next.
+        """What a course of positions came to: nothing is held from one run to the next.
+
+        Positions and costs are as in the ledger of `tftq.ensemble.backtest`, where a bar earns a share of the notional: here a log return.
 
         Args:
             positions: int64 [windows], one of `POSITIONS` each; each run begins with none, and its last close ends it.
