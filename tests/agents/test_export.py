@@ -93,6 +93,8 @@ def test_a_file_that_decides_otherwise_is_refused_and_not_left(tmp_path: Path) -
     with torch.no_grad():
         other.layers[-1].bias += torch.tensor([9.0, 0.0, 0.0])  # always short
     assert (choices(scores_of(other), DATA.validation) == 0).all()
+    export_policy(trained, trained, "fp32", tmp_path, DATA.validation, REWARDS, metadata={})  # which must not be taken for the other
+    assert len(list(tmp_path.iterdir())) == 2
     with pytest.raises(
         GateError, match=r"FAILED  positions chosen that score best by the trained policy, or nearly .* \(allowed >= 0\.99\)"
     ):

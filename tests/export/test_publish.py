@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tftq.export import publish as module
 from tftq.export.evaluate import evaluate
 from tftq.export.gate import Proof, prove, proven_bytes
 from tftq.export.graph import read_metadata
-from tftq.export.publish import Exported, export_model, publish
+from tftq.export.publish import Exported, export_model, publish, to_be_proven
 from tftq.files import sha256
 from tftq.quant.fake_quantize import quantizers
 from tftq.recipe.schema import Format
@@ -126,6 +127,22 @@ def test_a_model_that_does_not_pass_leaves_no_file(tmp_path: Path, monkeypatch: 
     with pytest.raises(GateError, match=r"did not pass the gate and was not published"):
         exported(tmp_path / "exports", monkeypatch, wrong)
     assert list((tmp_path / "exports").iterdir()) == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_no_model_has_its_name_before_all_are_proven(tmp_path: Path, fails: bool) -> None:
+    folder = tmp_path / "exports"
+    step, forecast, proof = (folder / name for name in ("step.onnx", "forecast.onnx", "stream.export.json"))
+    folder.mkdir()
+    for path in (step, forecast, proof):
+        path.write_text("of a run before")
+    with suppress(GateError), to_be_proven(step, forecast, proof=proof) as parts:
+        assert list(folder.iterdir()) == []
+        for part in parts:
+            part.write_text("new")
+        if fails:
+            raise GateError("is not what it should be")
+    assert {path.name: path.read_text() for path in folder.iterdir()} == ({} if fails else {"step.onnx": "new", "forecast.onnx": "new"})
 
 
 def test_a_measuring_process_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

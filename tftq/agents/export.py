@@ -32,8 +32,7 @@ from tftq.export.gate import (
 from tftq.export.graph import EXAMPLE_BATCH, trace
 from tftq.export.measure import feeds, open_session
 from tftq.export.plan import WINDOWS
-from tftq.export.publish import MEASURED_THREADS, Proven
-from tftq.files import written_whole
+from tftq.export.publish import MEASURED_THREADS, Proven, to_be_proven
 from tftq.quant.calibration import calibrate
 from tftq.quant.equalize import equalize
 from tftq.quant.modules import FakeQuantizedLinear
@@ -104,11 +103,10 @@ def export_policy(
         metadata: what to note in the file.
 
     Raises:
-        GateError: the file is not what it should be; none with its name is left.
+        GateError: the file is not what it should be; no file with its name is left.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path, proven = folder / f"{kind}.onnx", folder / f"{kind}.export.json"
-    with written_whole(path) as part:
+    with to_be_proven(path, proof=proven) as (part,):
         part.write_bytes(build_graph(policy, {**metadata, "format": kind}))
         chosen, wanted = choices(_scores_of_file(part), validation), scored(scores_of(trained), validation)
         proof = _prove(part, policy, validation, kind, near_best(chosen, wanted))

@@ -1,7 +1,8 @@
 """One export from the model to a file with a name: built, proven, measured, and only then renamed."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,23 @@ class Exported(Proven):
         return {**validation_summary(self.quality), **({} if self.test is None else {"test": validation_summary(self.test)})}
 
 
+@contextmanager
+def to_be_proven(*models: Path, proof: Path) -> Iterator[tuple[Path, ...]]:
+    """Temporary names to write models to and to prove them, which take their places at the end; none has its name if anything failed.
+
+    Neither has one of an export before, as of a run that is resumed: what fails now must not look as if it had passed.
+
+    Args:
+        models: the files.
+        proof: what was proven of the ones before.
+    """
+    for path in (*models, proof):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+    with ExitStack() as naming:
+        yield tuple(naming.enter_context(written_whole(path)) for path in models)
+
+
 def export_model(
     model: Forecaster,
     kind: Format,
@@ -119,11 +137,8 @@ def export_model(
     Raises:
         GateError: the model is not what it should be; no file with its name is left.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path, proven = folder / f"{kind}.onnx", folder / f"{kind}.export.json"
-    for stale in (path, proven):  # of a run that is resumed: what fails now must not look as if it had passed
-        stale.unlink(missing_ok=True)
-    with written_whole(path) as part:
+    with to_be_proven(path, proof=proven) as (part,):
         part.write_bytes(build_graph(model, {**metadata, "format": kind, "target": validation.target_unit}, half=is_half(kind)))
         computes = with_rounded_weights(model) if kind == "fp16_int8" else model
         proof = prove(part, computes, _some(validation), kind, threads=MEASURED_THREADS, kept=model.kept_float, gpu=gpu)

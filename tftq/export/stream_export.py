@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +14,9 @@ from tftq.export.census import Census, float_lstm_weights, integer_shares, kept_
 from tftq.export.evaluate import evaluate_forecasts
 from tftq.export.gate import BATCH_INVARIANCE, Proof, distances, forecasts, integrity, measured, moved_by_ties, require, soundness
 from tftq.export.measure import CPU, feeds, open_session
-from tftq.export.publish import MEASURED_THREADS, Exported
+from tftq.export.publish import MEASURED_THREADS, Exported, to_be_proven
 from tftq.export.stream import FORECAST_FILE, STEP_FILE, Stream
 from tftq.export.stream_graph import build_pair
-from tftq.files import written_whole
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.recipe.schema import Format, is_integer
 from tftq.train.validation import metrics_for
@@ -74,11 +72,8 @@ def export_pair(
         GateError: the pair does not forecast what the one-piece model does; no file with its name is left.
     """
     step, forecast, proven = (one_piece.with_name(name) for name in (STEP_FILE, FORECAST_FILE, PROOF))
-    for stale in (step, forecast, proven):
-        stale.unlink(missing_ok=True)
-    pair = build_pair(model, weights, {**metadata, "target": validation.target_unit})
-    with ExitStack() as naming:
-        parts = tuple(naming.enter_context(written_whole(path)) for path in (step, forecast))
+    with to_be_proven(step, forecast, proof=proven) as parts:
+        pair = build_pair(model, weights, {**metadata, "target": validation.target_unit})
         for part, path in zip(parts, (step, forecast), strict=True):
             part.write_bytes(pair[path.name])
         proof = _prove(parts, model, weights, one_piece, _stretches(validation), batch_size)
