@@ -21,6 +21,7 @@ from tests.ensemble.runs import answers_of, as_json, forecasts_of, quietly, reci
 from tftq.cli import main
 from tftq.ensemble.council import Council
 from tftq.ensemble.members import OnePiece
+from tftq.ensemble.state import read
 from tftq.errors import DataError, EnsembleError, RunFolderError
 from tftq.export.gate import Measured
 from tftq.run_ensemble import run
@@ -164,6 +165,15 @@ def test_a_bad_line_ends_the_run_where_it_can_go_on(tmp_path: Path, members: dic
     summary, _, _ = quietly(recipe, lines=lines[20:], resume=True)
     quietly(recipe_of(tmp_path / "whole", "-", members), lines=lines)
     assert summary["bars"] == 48 and answers_of(tmp_path / "out").equals(answers_of(tmp_path / "whole"))
+
+
+def test_a_feed_at_another_step_ends_the_run_with_its_state(tmp_path: Path, members: dict[str, Path]) -> None:
+    columns = bar_columns(12)
+    lines = as_json({**columns, "ts_event": BEGIN + 5 * MINUTE * np.arange(12)})
+    with pytest.raises(EnsembleError, match=r"line 11: none of the first 10 bars came 1 min after the one before"):
+        quietly(recipe_of(tmp_path / "out", "-", members), lines=lines)
+    saved = read(tmp_path / "out")
+    assert saved is not None and saved.newest == BEGIN + 45 * MINUTE and "are 5 min apart" in saved.notes["told"][-1]
 
 
 def test_what_a_feed_that_begins_anew_left_out_is_counted_once(tmp_path: Path, members: dict[str, Path]) -> None:

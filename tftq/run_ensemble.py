@@ -151,7 +151,7 @@ def run(
     saved = read(recipe.out) if resume and recipe.out is not None else None
     after = None if saved is None else saved.newest
     if streamed:
-        incoming = bars_of_lines(sys.stdin if lines is None else lines, data, tell)
+        incoming = bars_of_lines(sys.stdin if lines is None else lines, data, prepared.step, tell)
     else:
         incoming = bars_of_file(data, prepared.step, prepared.lookback, prepared.trained_until, after)
     before = resident_bytes()

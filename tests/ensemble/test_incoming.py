@@ -31,7 +31,7 @@ def as_csv(columns: dict[str, np.ndarray]) -> list[str]:
 
 def taken(lines: Sequence[str], **options: Any) -> tuple[list[Bar], Incoming, list[str]]:
     told: list[str] = []
-    incoming = bars_of_lines(lines, recipe(**options), told.append)
+    incoming = bars_of_lines(lines, recipe(**options), MINUTE, told.append)
     return list(incoming.bars), incoming, told
 
 
@@ -82,7 +82,33 @@ def test_a_bad_bar_is_named_with_its_line_and_refused_or_left_out(which: str) ->
     assert said in str(refused.value) and "set data.bad_lines: skip" in str(refused.value)
     bars, incoming, told = taken(lines, bad_lines="skip")
     assert [bar.time for bar in bars] == [BEGIN + MINUTE * i for i in (0, 1, 2, 4, 5)]
-    assert incoming.counts == {"bad lines": 1} and len(told) == 1 and told[0].startswith("line 4: left out: ") and said in told[0]
+    assert incoming.counts == {"bad lines": 1} and told[0].startswith("line 4: left out: ") and said in told[0]
+    assert len(told) == 2 and "are 2 min apart" in told[1]
+
+
+def test_a_feed_at_another_step_is_told_at_once_and_refused_after_ten_gaps() -> None:
+    """Five-minute bars, and times that stray by less than a millisecond; a file of them is refused as well."""
+    stray = COLUMNS["ts_event"] + 1000 * (np.arange(40) % 7)
+    for times, apart in ((BEGIN + 5 * MINUTE * np.arange(40), "5 min"), (stray, "60 s")):
+        told: list[str] = []
+        incoming = bars_of_lines(as_json({**COLUMNS, "ts_event": times}), recipe(), MINUTE, told.append)
+        assert [next(incoming.bars).time for _ in range(10)] == times[:10].tolist()
+        assert len(told) == 1 and told[0].startswith("the bars of 2024-01-08T00:00:00Z and 2024-01-08T00:0")
+        assert told[0].endswith(f" are {apart} apart, the members want 1 min; they warm up anew after every such gap")
+        with pytest.raises(
+            EnsembleError, match=r"line 11: none of the first 10 bars came 1 min after the one before, .* the last (5 min|60 s);"
+        ):
+            next(incoming.bars)
+
+
+def test_gaps_of_a_feed_that_has_the_members_step_are_told_once() -> None:
+    rows = np.r_[0:2, 5, np.arange(8, 40, 2)]
+    bars, _, told = taken(as_json(take(COLUMNS, rows)))
+    assert len(bars) == len(rows)
+    assert told == [
+        "the bars of 2024-01-08T00:01:00Z and 2024-01-08T00:05:00Z are 4 min apart, the members want 1 min; "
+        "they warm up anew after every such gap"
+    ]
 
 
 def test_a_byte_order_mark_before_the_first_line_is_passed_over() -> None:
@@ -99,7 +125,7 @@ def test_a_csv_line_with_too_few_fields_is_refused() -> None:
 def test_what_the_recipe_lets_go_is_counted() -> None:
     missing = json.dumps({**json.loads(GOOD[3]), "close": None})
     bars, incoming, told = taken([*GOOD[:3], missing, *GOOD[4:6]], missing="drop")
-    assert len(bars) == 5 and incoming.counts == {"bars with a missing value": 1} and told == []
+    assert len(bars) == 5 and incoming.counts == {"bars with a missing value": 1} and len(told) == 1 and "are 2 min apart" in told[0]
     bars, incoming, _ = taken([*GOOD[:3], GOOD[2], *GOOD[3:5]], duplicates="drop")
     assert len(bars) == 5 and incoming.counts == {"exact copies of the bar before": 1}
     lines = [*as_json(take(COLUMNS, slice(0, 2)), symbol="ESZ3"), *as_json(take(COLUMNS, slice(0, 1)), symbol="ESH4")]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tftq.recipe.ensemble import BarsToAnswer
 
 SOURCE = "standard input"
+STEPS_TO_FIND = 10  # gaps of a feed, of which one at least must be of the members' step
 BYTE_ORDER_MARK = "\ufeff"  # before the first line, where a feed was written as UTF-8 by some tools
 
 
@@ -107,30 +108,35 @@ def _of_rows(rows: Rows, which: np.ndarray) -> Iterator[Bar]:
         yield Bar(int(rows.times[row]), rows.names[rows.series[row]], np.array([column[row] for column in columns]))
 
 
-def bars_of_lines(lines: Iterable[str], recipe: BarsToAnswer, tell: Callable[[str], None]) -> Incoming:
+def bars_of_lines(lines: Iterable[str], recipe: BarsToAnswer, step: int, tell: Callable[[str], None]) -> Incoming:
     """The bars of lines, each a JSON object, or a CSV line below one with the names of the columns.
 
     Args:
         lines: as they come.
         recipe: the recipe's `data` part.
-        tell: what to do with a sentence about a line that is left out.
+        step: that members want between bars, in nanoseconds.
+        tell: what to do with a sentence about a line that is left out, and about the first gap.
 
     Raises:
         DataError: (as bars are taken) a bar that cannot be, where that is refused, with its line.
+        EnsembleError: (as bars are taken) bars at another step from the first on.
     """
     incoming = Incoming(iter(()))
-    incoming.bars = _Lines(recipe, tell, incoming).bars(lines)
+    incoming.bars = _Lines(recipe, step, tell, incoming).bars(lines)
     return incoming
 
 
 class _Lines:
     """Lines to bars, one at a time."""
 
-    def __init__(self, recipe: BarsToAnswer, tell: Callable[[str], None], incoming: Incoming) -> None:
-        self._recipe, self._tell, self._incoming = recipe, tell, incoming
+    def __init__(self, recipe: BarsToAnswer, step: int, tell: Callable[[str], None], incoming: Incoming) -> None:
+        self._recipe, self._step, self._tell, self._incoming = recipe, step, tell, incoming
         self._header: str | None = None  # of CSV; empty where lines are JSON; not known before the first
         self._noted: set[str] = set()
         self._last: Bar | None = None  # the newest, though it may have been left out
+        self._given: Bar | None = None  # the newest that was not
+        self._gaps: int | None = 0  # of another step so far; None once bars came at the members'
+        self._told_a_gap = False
 
     def bars(self, lines: Iterable[str]) -> Iterator[Bar]:
         for number, line in enumerate(lines, start=1):
@@ -150,7 +156,30 @@ class _Lines:
                 self._tell(f"line {number}: left out: {error}")
                 continue
             if bar is not None:
+                self._compare_steps(number, bar)
+                self._given = bar
                 yield bar
+
+    def _compare_steps(self, number: int, bar: Bar) -> None:
+        """Tell of the first gap, and refuse a feed that has nothing else: every bar would begin a segment, and nobody would ever answer."""
+        before = self._given
+        if before is None or bar.series != before.series:
+            return
+        found, wanted = duration(bar.time - before.time), duration(self._step)
+        if bar.time - before.time == self._step:
+            self._gaps = None
+            return
+        if not self._told_a_gap:
+            self._told_a_gap = True
+            times = f"{iso(before.time)} and {iso(bar.time)}"
+            self._tell(f"the bars of {times} are {found} apart, the members want {wanted}; they warm up anew after every such gap")
+        if self._gaps is not None:
+            self._gaps += 1
+            if self._gaps == STEPS_TO_FIND:
+                raise EnsembleError(
+                    f"{SOURCE}, line {number}: none of the first {STEPS_TO_FIND} bars came {wanted} after the one before, as the members "
+                    f"want, the last {found}; give such bars, their times whole"
+                )
 
     def _refuse(self, number: int, error: Exception) -> NoReturn:
         advice = "set data.bad_lines: skip to leave such lines out, and go on with --resume"
