@@ -24,6 +24,8 @@ from tftq.ensemble.members import OnePiece
 from tftq.ensemble.state import read
 from tftq.errors import DataError, EnsembleError, RunFolderError
 from tftq.export.gate import Measured
+from tftq.folder import begun_by
+from tftq.recipe.ensemble import RuleRecipe
 from tftq.run_ensemble import run
 
 COLUMNS = take(bar_columns(50), np.r_[0:24, 26:50])  # two segments
@@ -165,6 +167,31 @@ def test_a_bad_line_ends_the_run_where_it_can_go_on(tmp_path: Path, members: dic
     summary, _, _ = quietly(recipe, lines=lines[20:], resume=True)
     quietly(recipe_of(tmp_path / "whole", "-", members), lines=lines)
     assert summary["bars"] == 48 and answers_of(tmp_path / "out").equals(answers_of(tmp_path / "whole"))
+
+
+def test_the_advice_of_a_bad_line_can_be_followed(tmp_path: Path, members: dict[str, Path]) -> None:
+    """What changes no answer that was given is no other recipe: how lines are refused, threads, memory, states, what trades cost."""
+    lines = as_json(COLUMNS)
+    with pytest.raises(DataError, match=r"set data\.bad_lines: skip to leave such lines out, and go on with --resume"):
+        quietly(recipe_of(tmp_path / "out", "-", members), lines=[*lines[:20], "oops\n"])
+    changed = recipe_of(
+        tmp_path / "out",
+        {"path": "-", "bad_lines": "skip"},
+        members,
+        name="other",
+        threads=2,
+        save_every=5,
+        cost_ticks=1.0,
+        tick=0.5,
+        memory={"budget_mb": 4, "residency": "lazy"},
+    )
+    summary, _, _ = quietly(changed, lines=[*lines[:20], "oops\n", *lines[20:]], resume=True)
+    assert (summary["bars"], summary["left_out_bars"]) == (48, {"bad lines": 1})
+    quietly(recipe_of(tmp_path / "whole", "-", members), lines=lines)
+    assert answers_of(tmp_path / "out").equals(answers_of(tmp_path / "whole"))
+    assert begun_by(tmp_path / "out") == changed.model_copy(update={"out": None})
+    with pytest.raises(RunFolderError, match=r"(?s)was begun by another recipe; .*\n-  kind: risk_weighted\n\+  kind: median$"):
+        quietly(changed.model_copy(update={"rule": RuleRecipe(kind="median")}), lines=[], resume=True)
 
 
 def test_a_feed_at_another_step_ends_the_run_with_its_state(tmp_path: Path, members: dict[str, Path]) -> None:

@@ -17,7 +17,7 @@ import torch
 from tftq.errors import RecipeError, RunFolderError
 from tftq.files import written_whole
 from tftq.recipe.ensemble import EnsembleRecipe
-from tftq.recipe.loading import load_document, resolved_yaml
+from tftq.recipe.loading import deciding_yaml, load_document, resolved_yaml
 from tftq.recipe.schema import RunRecipe
 from tftq.versions import installed
 
@@ -37,7 +37,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, recipe: RunRecipe | EnsembleRecipe, device: torch.device, *, resume: bool) -> "RunFolder":
-        """Begin a run in a new or empty folder, or go on in one of the same recipe.
+        """Begin a run in a new or empty folder, or in one of the same recipe go on, with `Kind.beside` as they are now.
 
         Raises:
             RunFolderError: the folder is not empty, or, to resume, is not one of this recipe: some option has another value.
@@ -52,10 +52,13 @@ class RunFolder:
         if resume:
             if not written.exists():
                 raise RunFolderError(f"{path}: no recipe.yaml of a run to resume there; run without --resume, or name the run's folder")
-            began, now = identity(begun_by(path)).splitlines(), identity(recipe).splitlines()
-            if changed := list(unified_diff(began, now, "recipe then", "recipe now", lineterm="", n=0)):
+            began = begun_by(path)
+            then, now = deciding_yaml(began).splitlines(), deciding_yaml(recipe).splitlines()
+            if changed := list(unified_diff(then, now, "recipe then", "recipe now", lineterm="", n=0)):
                 advice = f"resume with its own, {written} out={path} --resume, or choose another folder"
                 raise RunFolderError("\n".join([f"{path}: was begun by another recipe; {advice}", *changed]))
+            if identity(began) != identity(recipe):
+                folder.write("recipe.yaml", identity(recipe))
             return folder
         if path.is_file():
             raise RunFolderError(f"{path}: is a file; choose another out=... for the folder of the run")
@@ -124,7 +127,7 @@ def new_folder(recipe: RunRecipe | EnsembleRecipe, started: datetime) -> Path:
 
 
 def identity(recipe: RunRecipe | EnsembleRecipe) -> str:
-    """The resolved recipe but for where it writes: what must be the same to resume a run, whose folder may have moved."""
+    """The resolved recipe but for where it writes, for the folder may move: what a run's folder holds."""
     return resolved_yaml(recipe.model_copy(update={"out": None}))
 
 

@@ -178,4 +178,16 @@ ENSEMBLE = Kind(
         ),
         Idle(("data", "bad_lines"), lambda recipe: not recipe.data.streamed, "data.path is a file, not standard input"),
     ),
+    beside=(
+        ("name",),
+        ("out",),
+        ("memory", "budget_mb"),
+        ("memory", "residency"),
+        ("memory", "shared_allocator"),
+        ("threads",),
+        ("data", "bad_lines"),  # a line that is left out changes no answer before it
+        ("tick",),  # the backtest is made of all answers when a run ends
+        ("cost_ticks",),
+        ("save_every",),
+    ),
 )

@@ -28,7 +28,7 @@ class Kind(Generic[Document]):
         command: what takes it.
         key: the top-level key that tells such a document; None for the kind of those that have no other kind's.
         idle: the options that can be without effect; they are warned of and left out of the resolved recipe.
-        beside: options that change nothing that a run computes, as where it writes.
+        beside: options that change nothing of what a run has computed, as where it writes; it may be resumed with others.
     """
 
     schema: type[Document]

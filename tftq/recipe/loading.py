@@ -99,10 +99,12 @@ def resolved_yaml(recipe: Section) -> str:
 
 def recipe_hash(recipe: Section) -> str:
     """SHA-256 (hexadecimal) of what a recipe does: of every option with an effect on it; `Kind.beside` have none."""
-    values = _effective(recipe)
-    for key in _kind_of(recipe).beside:
-        take_out(values, key)
-    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(_deciding(recipe)).encode()).hexdigest()
+
+
+def deciding_yaml(recipe: Section) -> str:
+    """What a recipe does, as YAML: two of the same text come to the same, and one may go on where the other stopped."""
+    return write_document(_deciding(recipe))
 
 
 def _told_by(values: Mapping[str, Any]) -> Kind[Any]:
@@ -138,6 +140,13 @@ def _effective(recipe: Section) -> dict[str, Any]:
     for option in _kind_of(recipe).idle:
         if holds(values, option.key) and option.when(recipe):
             take_out(values, option.key)
+    return values
+
+
+def _deciding(recipe: Section) -> dict[str, Any]:
+    values = _effective(recipe)
+    for key in _kind_of(recipe).beside:
+        take_out(values, key)
     return values
 
 
