@@ -11,6 +11,11 @@ def grid() -> KnotGrid:
     return KnotGrid(torch.tensor([0.0, 0.0, 7.0]), torch.tensor([1.0, 2.0, 7.0]), [5, 3, 4])
 
 
+def test_knots_of_neighbours_are_those_of_each() -> None:
+    equal = KnotGrid(torch.tensor([7.0, 0.1, -3.0]), torch.tensor([9.0, 1.3, 7.0]), [3, 5, 5])
+    assert torch.equal(equal.knots_of(slice(1, 3)), torch.stack([equal.knots(1), equal.knots(2)], dim=1))
+
+
 def test_shares_by_hand() -> None:
     index, share = grid().locate(torch.tensor([[0.3, 2.0, 7.0]]), torch.tensor([[0.5, 0.3, 0.2]]))
     assert index.tolist() == [[1, 6, 8, 2, 7, 9]]

@@ -161,7 +161,7 @@ class KnotCurves(FoldedCurves):
 
     def _real_rows(self, first: int, *gate: Tensor) -> Tensor:
         """A group's rows of the table; real variables have as many knots each."""
-        x = torch.stack([self.grid.knots(variable) for variable in range(first, first + len(gate[1]))], dim=1)  # [knots, variables]
+        x = self.grid.knots_of(slice(first, first + len(gate[1])))  # [knots, variables]
         return self._curves(*self._affine(x, first), *gate).flatten(0, 1).float()
 
 

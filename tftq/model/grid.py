@@ -46,6 +46,11 @@ class KnotGrid(nn.Module):
         """The knots of one variable [count]."""
         return self.low[variable] + torch.arange(self.counts[variable], device=self.low.device) * self.step[variable]
 
+    def knots_of(self, variables: slice) -> Tensor:
+        """The knots of neighbouring variables that have as many each [count, variables]."""
+        numbers = torch.arange(self.counts[variables.start], device=self.low.device)
+        return self.low[variables] + numbers[:, None] * self.step[variables]
+
     def locate(self, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Each value's two neighbouring knots, and what share of the variable's weight each of them gets.
 
