@@ -11,11 +11,13 @@ import pytest
 from rich.console import Console
 
 from tftq.recipe.loading import load_recipe
+from tftq.recipe.schema import Recipe
 from tftq.run import run
+from tftq.train.plan import Planner, StagePlan
 
 ROOT = Path(__file__).parents[1]
 MADE_ONCE = ("make", "bars_run")  # fixtures that take long and serve several files
-WHOLE_RUN = "do_run"  # a fixture of what takes long in one file
+WHOLE_RUN = "do_run"  # what takes long in one file asks for this fixture, or is marked as slow
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,8 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if group in MADE_ONCE:
             places[group] = MADE_ONCE.index(group)
         else:
-            runs = WHOLE_RUN in getattr(item, "fixturenames", ())
-            places[group] = min(places.get(group, len(MADE_ONCE) + 1), len(MADE_ONCE) + (not runs))
+            long = WHOLE_RUN in getattr(item, "fixturenames", ()) or item.get_closest_marker("slow") is not None
+            places[group] = min(places.get(group, len(MADE_ONCE) + 1), len(MADE_ONCE) + (not long))
     items.sort(key=lambda item: places[groups[item.path]])  # a stable sort: each file's own order stays
 
 
@@ -55,10 +57,22 @@ class Run:
 
 @pytest.fixture(scope="session")
 def do_run() -> Callable[..., Run]:
+    plan_stage, plans = Planner.plan_stage, dict[str, StagePlan]()
+
+    def plan_once(self: Planner, recipe: Recipe, stage: str, batch_size: int) -> StagePlan:
+        """Planning takes seconds, and most of these runs differ in what no plan depends on."""
+        of_planner = self.inputs, self.device, self.windows, self.validation_windows
+        key = repr((of_planner, recipe.data, recipe.model, recipe.train, recipe.validate, recipe.quant, stage, batch_size))
+        if key not in plans:
+            plans[key] = plan_stage(self, recipe, stage, batch_size)
+        return plans[key]
+
     def do(recipe: str, folder: Path, *overrides: str, resume: bool = False) -> Run:
         console = Console(file=io.StringIO(), width=200)
         loaded = load_recipe(ROOT / "recipes" / recipe, [*overrides, f"out={folder}", "export.publish=false"])
-        run(loaded, resume=resume, console=console)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Planner, "plan_stage", plan_once)
+            run(loaded, resume=resume, console=console)
         assert isinstance(console.file, io.StringIO)
         return Run(folder, console.file.getvalue(), json.loads((folder / "summary.json").read_text()))
 
@@ -77,4 +91,5 @@ def bars_run(do_run: Callable[..., Run], tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="session")
 def structured_run(do_run: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory) -> Run:
     """recipes/structured_qat.yaml, a few epochs of it, on the table whose structure is known."""
-    return do_run("structured_qat.yaml", tmp_path_factory.mktemp("structured") / "run", "train.epochs=3", "quant.qat.epochs=1")
+    folder = tmp_path_factory.mktemp("structured") / "run"
+    return do_run("structured_qat.yaml", folder, "train.epochs=2", "quant.qat.epochs=1")

@@ -13,6 +13,8 @@ from tftq.export.plan import planned_export
 from tftq.memory.components import MIB
 from tftq.recipe.loading import load_recipe
 
+pytestmark = pytest.mark.slow
+
 RECIPE = """\
 name: planned
 device: cpu

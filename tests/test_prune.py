@@ -30,6 +30,8 @@ from tftq.train.checkpoint import load_checkpoint
 from tftq.train.plan import Planner
 from tftq.train.stages import stages_of
 
+pytestmark = pytest.mark.slow
+
 RECIPE = """\
 name: pruned
 seed: 2

@@ -23,6 +23,8 @@ from tftq.recipe.agent import DqnRecipe, PpoRecipe
 from tftq.train.checkpoint import load_checkpoint
 from tftq.train.finite import NonFiniteError
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 DATA = waves()
 COSTS = {"cost_ticks": 0.5, "tick": 0.01}

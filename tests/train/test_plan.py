@@ -19,6 +19,8 @@ from tftq.train.build import architecture_of
 from tftq.train.loop import Trainer
 from tftq.train.plan import Planner, StagePlan
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 
