@@ -15,8 +15,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from tftq.agents.plan import buffer_bytes, planned_training, trained_parameters
-from tftq.agents.plan import planned_export as planned_policy
+from tftq.agents.plan import buffer_bytes, planned_policy_export, planned_training, trained_parameters
 from tftq.agents.rewards import EVALUATED
 from tftq.command import exit_status
 from tftq.console import PIPED_WIDTH, stderr_console, stdout_console
@@ -107,7 +106,7 @@ def agent_phases(recipe: AgentRecipe, data: Datasets, device: torch.device) -> l
         Phase("validate", "validate", EVALUATED, validation, budget),
     ]
     for kind in recipe.quant.formats:
-        phases.append(Phase("export", f"export {kind}", WINDOWS, planned_policy(agent, inputs, kind), budget if on_cpu else None))
+        phases.append(Phase("export", f"export {kind}", WINDOWS, planned_policy_export(agent, inputs, kind), budget if on_cpu else None))
     return phases
 
 

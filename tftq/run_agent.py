@@ -11,7 +11,7 @@ from rich.console import Console
 from tftq.agents.export import ExportedPolicy, export_policy, quantized
 from tftq.agents.plan import buffer_bytes, trained_parameters
 from tftq.agents.policy import Policy
-from tftq.agents.rewards import Outcome, Rewards
+from tftq.agents.rewards import Earnings, Rewards
 from tftq.console import stdout_console
 from tftq.data.columns import Inputs
 from tftq.data.load import load_datasets
@@ -82,7 +82,7 @@ def run_agent(recipe: AgentRecipe, *, resume: bool = False, console: Console | N
         baselines = summary["val"]["baselines"]
         summary["memory"] = _memory(recipe, data.train.inputs, phases, watch, folder, say)
         summary["models"] = {kind: made.summary() for kind, made in exported.items()}
-        say.print(policies_table(exported, {name: Outcome(**found) for name, found in baselines.items()}))
+        say.print(policies_table(exported, {name: Earnings(**found) for name, found in baselines.items()}))
         folder.write_json("summary.json", summary)
         report = write_report(folder.path)
     say.print(f"report: {report}", highlight=False, soft_wrap=True)

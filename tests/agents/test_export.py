@@ -66,7 +66,7 @@ def test_a_file_scores_as_its_policy_does_from_raw_rows(tmp_path: Path, kind: Ag
     if kind == "int8_ptq":
         assert (census.float_weight_products, census.int8_weight_share, sum(census.integer_products.values())) == (0, 1.0, 3)
     else:
-        assert found.outcome == earned(scores_of(trained), DATA.validation, REWARDS)
+        assert found.earnings == earned(scores_of(trained), DATA.validation, REWARDS)
     described = read_metadata(found.path)
     assert (described["kind"], described["format"], described["lookback"], described["positions"]) == ("dqn", kind, 4, [-1, 0, 1])
     inputs = described["inputs"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.agents.small import two_runs, waves
-from tftq.agents.rewards import POSITIONS, Outcome, Rewards, choices, earned, followed
+from tftq.agents.rewards import POSITIONS, Earnings, Rewards, choices, earned, followed
 from tftq.data.columns import Column, Inputs
 from tftq.data.windows import LogReturn, Windows
 from tftq.ensemble.backtest import Bars, ledger
@@ -31,7 +31,7 @@ def test_a_course_of_positions_is_worth_what_the_ledger_says() -> None:
     closing = 0.5 / 104  # the first run ends long, the second flat
     gross = log(NEXT[0]) - log(NEXT[1]) + log(NEXT[3]) + log(NEXT[4]) - log(NEXT[5]) - log(NEXT[6])
     cost = sum(units * 0.5 / close for units, close in zip(changed, CLOSE, strict=True)) + closing
-    found = rewards.outcome(positions)
+    found = rewards.earnings(positions)
     assert (found.bars, found.turnover, found.short, found.flat, found.long) == (8, 10, 3 / 8, 2 / 8, 3 / 8)
     assert found.cost == pytest.approx(cost)
     assert found.net_return == pytest.approx(gross - cost)
@@ -50,7 +50,7 @@ def test_positions_and_costs_are_those_of_the_backtest_and_returns_are_log_retur
     inputs = Inputs((Column("price", "observed"),), lookback=1, horizon=1)
     target = LogReturn(torch.tensor(close, dtype=torch.float64))
     windows = Windows("five bars", inputs, torch.zeros(5, 1), torch.arange(5), torch.tensor(last), target)
-    ours = Rewards(windows, cost_ticks=2, tick=0.25).outcome(torch.tensor([1, -1, -1]))
+    ours = Rewards(windows, cost_ticks=2, tick=0.25).earnings(torch.tensor([1, -1, -1]))
     assert (ours.turnover, ours.cost) == (changed, pytest.approx(cost))
     assert ours.net_return == pytest.approx(log_returns - cost)
 
@@ -65,7 +65,7 @@ def test_buying_and_holding_pays_twice_a_run_and_doing_nothing_never() -> None:
     long, flat = rewards.held_throughout(1), rewards.held_throughout(0)
     assert long.net_return == pytest.approx(log(104 / 100) + log(100 / 102) - 0.5 / 100 - 0.5 / 104 - 0.5 / 102 - 0.5 / 100)
     assert (long.turnover, long.long) == (4, 1.0)
-    assert flat == Outcome(8, 0.0, 0.0, 0, 0.0, 1.0, 0.0)
+    assert flat == Earnings(8, 0.0, 0.0, 0, 0.0, 1.0, 0.0)
 
 
 def test_a_policy_holds_what_it_chose_and_begins_each_run_flat() -> None:

@@ -12,10 +12,9 @@ import stable_baselines3
 import torch
 
 from tests.agents.small import LOOKBACK, waves
-from tftq.agents.plan import TRANSITION, buffer_bytes, planned_training, trained_parameters
+from tftq.agents.plan import TRANSITION_BYTES, buffer_bytes, planned_training, trained_parameters
 from tftq.agents.policy import Policy, scores_of
-from tftq.agents.replay import TRANSITION as STORED
-from tftq.agents.replay import WindowReplayBuffer
+from tftq.agents.replay import TRANSITION, WindowReplayBuffer
 from tftq.agents.rewards import POSITIONS, Rewards, crossed
 from tftq.agents.train import Evaluation, build_learner, policy_of, train_agent
 from tftq.memory.watch import MemoryWatch
@@ -53,7 +52,7 @@ def once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_it_learns_a_price_that_tells_where_it_goes(once) -> None:  # type: ignore[no-untyped-def]
     agent, _, _, evaluations, _, _ = once
     rewards = Rewards(DATA.validation, agent.cost_ticks, agent.tick)
-    foresight = rewards.outcome(rewards.log_returns.sign().long())
+    foresight = rewards.earnings(rewards.log_returns.sign().long())
     assert foresight.net_return > 0
     assert evaluations[-1].val.net_return > 0.6 * foresight.net_return
     assert evaluations[-1].val.net_return > rewards.held_throughout(1).net_return
@@ -144,7 +143,7 @@ def test_the_replay_buffer_gives_back_what_was_seen() -> None:
     learner = build_learner(DQN.model_copy(update={"buffer_size": 200}), DATA, seed=7, device=CPU)
     buffer, environment = learner.replay_buffer, learner.get_env()
     assert isinstance(buffer, WindowReplayBuffer)
-    assert STORED.itemsize == TRANSITION
+    assert TRANSITION.itemsize == TRANSITION_BYTES
     assert buffer_bytes(DQN.model_copy(update={"buffer_size": 200}), DATA.train.inputs) == buffer._transitions.nbytes
     seen, observation = [], environment.reset()
     for step in range(len(DATA.train) + 5):  # past the end of an episode, where the environment begins anew by itself

@@ -14,7 +14,7 @@ from tests.ensemble.tables import BEGIN, MINUTE, answers_table, random_members
 from tests.report.test_page import Reader
 from tftq.ensemble.answers import Answer
 from tftq.ensemble.backtest import backtest
-from tftq.report.ensemble import COLUMNS, write_ensemble_report
+from tftq.report.ensemble import POINTS, write_ensemble_report
 
 MB = 1_000_000
 
@@ -137,9 +137,9 @@ def test_what_is_measured_since_a_restart_alone_says_so(tmp_path: Path) -> None:
 
 
 def test_many_bars_are_drawn_as_some(tmp_path: Path) -> None:
-    _, _, page = read(write_run(tmp_path, bars=COLUMNS + 20))
+    _, _, page = read(write_run(tmp_path, bars=POINTS + 20))
     (path, *_) = (path.attrib["d"] for path in ElementTree.fromstring(page).iter("path"))
-    assert path.count("M") == 1 and path.count("L") == COLUMNS - 1
+    assert path.count("M") == 1 and path.count("L") == POINTS - 1
 
 
 def test_a_budget_far_off_is_told_and_not_drawn(tmp_path: Path) -> None:

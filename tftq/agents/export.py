@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tftq.agents.policy import Observations, Policy, scores_of
-from tftq.agents.rewards import POSITIONS, Outcome, Rewards, Scores, choices, crossed, followed, scored
+from tftq.agents.rewards import POSITIONS, Earnings, Rewards, Scores, choices, crossed, followed, scored
 from tftq.data.columns import Inputs
 from tftq.data.windows import Windows
 from tftq.export.census import take_census
@@ -51,16 +51,16 @@ class ExportedPolicy(Proven):
     Attributes:
         path, proof: see `tftq.export.publish.Proven`.
         agreement: share of the validation bars and positions held at which it chooses what the policy chooses as it was trained.
-        outcome: what it earns on the validation windows.
+        earnings: what it earns on the validation windows.
     """
 
     agreement: float
-    outcome: Outcome
+    earnings: Earnings
 
     @property
     def found(self) -> dict[str, object]:
         """What it decides, as plain types."""
-        return {"agreement": self.agreement, "val": asdict(self.outcome)}
+        return {"agreement": self.agreement, "val": asdict(self.earnings)}
 
 
 def quantized(policy: Policy, recipe: AgentQuantRecipe, train: Windows) -> Policy:
@@ -112,7 +112,7 @@ def export_policy(
         proof = _prove(part, policy, validation, kind, near_best(chosen, wanted))
     proof.write(proven, [path])
     agreement = float((chosen == wanted.argmax(2)).double().mean())
-    return ExportedPolicy(path, proof, agreement, rewards.outcome(followed(chosen, rewards)))
+    return ExportedPolicy(path, proof, agreement, rewards.earnings(followed(chosen, rewards)))
 
 
 def build_graph(policy: Policy, metadata: Mapping[str, object]) -> bytes:

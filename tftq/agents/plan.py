@@ -15,7 +15,7 @@ from tftq.memory.plan import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, PlannedPeak, pla
 from tftq.recipe.agent import AgentFormat, DqnRecipe, PpoRecipe
 
 FLOAT = 4  # bytes
-TRANSITION = 14  # bytes in the replay buffer, see `tftq.agents.replay`
+TRANSITION_BYTES = 14  # in the replay buffer, see `tftq.agents.replay`
 CRITIC = 1  # outputs of PPO's second network
 
 
@@ -58,7 +58,7 @@ def planned_training(
     return update, validation
 
 
-def planned_export(agent: DqnRecipe | PpoRecipe, inputs: Inputs, kind: AgentFormat) -> PlannedPeak:
+def planned_policy_export(agent: DqnRecipe | PpoRecipe, inputs: Inputs, kind: AgentFormat) -> PlannedPeak:
     """What building a file takes in host memory: the policy, the copy that is written, the graph and its bytes."""
     weights = _parameters(agent, inputs, len(POSITIONS))
     size = 1 if kind == "int8_ptq" else FLOAT
@@ -91,7 +91,7 @@ class _Algorithm(NamedTuple):
 def _algorithm(agent: DqnRecipe | PpoRecipe, inputs: Inputs) -> _Algorithm:
     positions = len(POSITIONS)
     if agent.kind == "dqn":
-        return _Algorithm((positions,), (positions,), TRANSITION * agent.buffer_size, 2, _q_loss)
+        return _Algorithm((positions,), (positions,), TRANSITION_BYTES * agent.buffer_size, 2, _q_loss)
     return _Algorithm((positions, CRITIC), (), FLOAT * observed(inputs) * agent.n_steps, 1, _actor_critic_loss)
 
 

@@ -46,7 +46,7 @@ class Rewards:
         """The reward of a position taken at the end of a window, from the one held before."""
         return position * float(self.log_returns[window]) - abs(position - held) * float(self.costs[window])
 
-    def outcome(self, positions: Tensor) -> "Outcome":
+    def earnings(self, positions: Tensor) -> "Earnings":
         """What a course of positions came to: nothing is held from one run to the next.
 
         Positions and costs are as in the ledger of `tftq.ensemble.backtest`, where a bar earns a share of the notional: here a log return.
@@ -61,15 +61,15 @@ class Rewards:
         gross = float((positions * self.log_returns).sum())
         cost = float((changed * self.costs).sum() + (closed * self.closing_costs).sum())
         shares = [float((positions == position).double().mean()) for position in POSITIONS]
-        return Outcome(len(positions), gross - cost, cost, int(changed.sum() + closed.sum()), *shares)
+        return Earnings(len(positions), gross - cost, cost, int(changed.sum() + closed.sum()), *shares)
 
-    def held_throughout(self, position: int) -> "Outcome":
+    def held_throughout(self, position: int) -> "Earnings":
         """What it comes to if one position is taken at the start of each run and held to its last close."""
-        return self.outcome(torch.full((len(self.log_returns),), position))
+        return self.earnings(torch.full((len(self.log_returns),), position))
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Earnings:
     """What a course of positions came to.
 
     Attributes:
@@ -125,7 +125,7 @@ def followed(chosen: Tensor, rewards: Rewards) -> Tensor:
     return torch.tensor(POSITIONS)[torch.tensor(actions)]
 
 
-def earned(scores: Scores, windows: Windows, rewards: Rewards) -> Outcome:
+def earned(scores: Scores, windows: Windows, rewards: Rewards) -> Earnings:
     """What a policy earns on windows if it always takes the position that scores best.
 
     Args:
@@ -133,4 +133,4 @@ def earned(scores: Scores, windows: Windows, rewards: Rewards) -> Outcome:
         windows: to trade.
         rewards: of the same windows.
     """
-    return rewards.outcome(followed(choices(scores, windows), rewards))
+    return rewards.earnings(followed(choices(scores, windows), rewards))

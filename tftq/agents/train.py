@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tftq.agents.environment import TradingEnvironment
 from tftq.agents.policy import Policy, ScaledObservation, observed, scores_of
 from tftq.agents.replay import WindowReplayBuffer
-from tftq.agents.rewards import Outcome, Rewards, earned
+from tftq.agents.rewards import Earnings, Rewards, earned
 from tftq.data.columns import Inputs
 from tftq.data.scaling import ColumnScaling
 from tftq.data.windows import Datasets
@@ -50,7 +50,7 @@ class Evaluation:
     updates: int
     train_reward: float
     loss: float | None
-    val: Outcome
+    val: Earnings
 
 
 class FeaturesExtractor(BaseFeaturesExtractor):
@@ -238,7 +238,7 @@ class _Course(BaseCallback):
         epoch, record = self._epoch, self._timeline.record
         for phase in ("AFTER_TRAINING", "BEFORE_VALIDATION", "VALIDATION_START"):
             record(phase, epoch)
-        outcome = earned(scores_of(self._policy), self._validation, self._rewards)
+        earnings = earned(scores_of(self._policy), self._validation, self._rewards)
         record("VALIDATION_END", epoch)
         found = Evaluation(
             epoch=epoch,
@@ -246,7 +246,7 @@ class _Course(BaseCallback):
             updates=int(self.model._n_updates),
             train_reward=self._reward / (self.num_timesteps - self._begun) * self._unit,
             loss=self._loss(),
-            val=outcome,
+            val=earnings,
         )
         record("AFTER_VALIDATION", epoch)
         save_checkpoint(self._folder / "checkpoints" / CHECKPOINT, {"model": self._policy.state_dict(), "steps": found.steps})

@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from tftq.agents.export import ExportedPolicy
-from tftq.agents.rewards import Outcome
+from tftq.agents.rewards import Earnings
 from tftq.memory.components import MIB
 from tftq.report.facts import Facts
 from tftq.report.html import Html, section, table, tag
@@ -21,16 +21,16 @@ PROVES_NOTHING = (
 )
 
 
-def evaluation_line(epoch: int, steps: int, train_reward: float, outcome: Outcome) -> str:
+def evaluation_line(epoch: int, steps: int, train_reward: float, earnings: Earnings) -> str:
     """How far a training is."""
     trained = f"{steps:,} steps, {1e4 * train_reward:+.3f} bp a bar in training"
-    return f"evaluation {epoch}: {trained}; validation: {in_words(outcome)}"
+    return f"evaluation {epoch}: {trained}; validation: {in_words(earnings)}"
 
 
-def in_words(outcome: Outcome) -> str:
+def in_words(earnings: Earnings) -> str:
     """A course of positions in a few words."""
-    shares = f"{outcome.short:.0%} short, {outcome.flat:.0%} flat, {outcome.long:.0%} long"
-    return f"net return {percent(outcome.net_return)}, {outcome.turnover} units of position changed, {shares}"
+    shares = f"{earnings.short:.0%} short, {earnings.flat:.0%} flat, {earnings.long:.0%} long"
+    return f"net return {percent(earnings.net_return)}, {earnings.turnover} units of position changed, {shares}"
 
 
 def percent(log_return: float) -> str:
@@ -38,10 +38,12 @@ def percent(log_return: float) -> str:
     return f"{100 * log_return:+.3f} %"
 
 
-def policies_table(exported: Mapping[str, ExportedPolicy], baselines: Mapping[str, Outcome]) -> Table:
+def policies_table(exported: Mapping[str, ExportedPolicy], baselines: Mapping[str, Earnings]) -> Table:
     """Size, cost and return of the exported policies beside the baselines; a column each."""
     found = Table(title="Measured in ONNX Runtime, on the validation windows", box=SIMPLE_HEAD)
-    rows = _rows({kind: model.summary() for kind, model in exported.items()}, {name: vars(outcome) for name, outcome in baselines.items()})
+    rows = _rows(
+        {kind: model.summary() for kind, model in exported.items()}, {name: vars(earnings) for name, earnings in baselines.items()}
+    )
     for name in ("", *exported, *baselines):
         found.add_column(name, justify="right" if name else "left")
     for row in rows:
@@ -75,8 +77,8 @@ def _verdict(facts: Facts) -> Html:
     found = facts.summary
     net = found["val"]["net_return"]
     baselines = found["val"]["baselines"]
-    beaten = net > max(outcome["net_return"] for outcome in baselines.values())
-    beside = ", ".join(f"{name} {percent(outcome['net_return'])}" for name, outcome in baselines.items())
+    beaten = net > max(earnings["net_return"] for earnings in baselines.values())
+    beside = ", ".join(f"{name} {percent(earnings['net_return'])}" for name, earnings in baselines.items())
     return tag(
         "div",
         tag("b", f"The policy {'earned more than' if beaten else 'did not beat'} buying and holding, and doing nothing"),
@@ -98,17 +100,17 @@ def _models(facts: Facts) -> Html:
 
 def _rows(models: Mapping[str, Mapping[str, Any]], baselines: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     none = ["–" for _ in baselines]
-    outcomes = [*(model["val"] for model in models.values()), *baselines.values()]
+    earned = [*(model["val"] for model in models.values()), *baselines.values()]
     return [
         ["file", *(f"{model['file_bytes'] / MB:.2f} MB" for model in models.values()), *none],
         ["resident memory", *(f"{model['rss_bytes'] / MB:.1f} MB" for model in models.values()), *none],
         ["latency, batch 1", *(f"{model['latency_ms']:.2f} ms" for model in models.values()), *none],
         ["INT8 share of weights", *(f"{model['int8_weight_share']:.1%}" for model in models.values()), *none],
         ["agreement with the trained policy", *(f"{model['agreement']:.2%}" for model in models.values()), *none],
-        ["net return", *(percent(outcome["net_return"]) for outcome in outcomes)],
-        ["paid in costs", *(f"{100 * outcome['cost']:.3f} %" for outcome in outcomes)],
-        ["units of position changed", *(str(outcome["turnover"]) for outcome in outcomes)],
-        ["short, flat, long", *(f"{outcome['short']:.0%}, {outcome['flat']:.0%}, {outcome['long']:.0%}" for outcome in outcomes)],
+        ["net return", *(percent(earnings["net_return"]) for earnings in earned)],
+        ["paid in costs", *(f"{100 * earnings['cost']:.3f} %" for earnings in earned)],
+        ["units of position changed", *(str(earnings["turnover"]) for earnings in earned)],
+        ["short, flat, long", *(f"{earnings['short']:.0%}, {earnings['flat']:.0%}, {earnings['long']:.0%}" for earnings in earned)],
     ]
 
 
@@ -117,7 +119,7 @@ def _curves(evaluations: Sequence[Mapping[str, Any]], baselines: Mapping[str, Ma
     steps = [f"{found['steps']:,}" for found in evaluations]
     net = {
         "policy": [100 * found["val"]["net_return"] for found in evaluations],
-        **{name: [100 * outcome["net_return"] for _ in evaluations] for name, outcome in baselines.items()},
+        **{name: [100 * earnings["net_return"] for _ in evaluations] for name, earnings in baselines.items()},
     }
     reward = {"training": [1e4 * found["train_reward"] for found in evaluations]}
     return section(

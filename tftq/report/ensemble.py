@@ -19,7 +19,7 @@ from tftq.report.sections import environment, recipe
 from tftq.report.svg import bar_chart, line_chart
 from tftq.report.verdict import MB
 
-COLUMNS = 300  # of the chart of equity: more are not seen
+POINTS = 300  # of the chart of equity: more are not seen
 HEIGHT_IN_SIGHT = 3  # a budget so many times higher than what it is for is told, not drawn: the bars would be lost below it
 LEDGER = (
     "A position is held from the close of the bar it was answered at to the next close, never over a gap between segments; returns are "
@@ -180,7 +180,7 @@ def _risks(scores: dict[str, Score]) -> list[list[object]]:
 def _courses(facts: EnsembleFacts) -> Html:
     """Equity and drawdown over the bars, of all but the forecast that holds nothing."""
     count = len(facts.found.bars)
-    shown = np.unique(np.linspace(0, count - 1, min(count, COLUMNS)).round().astype(int))
+    shown = np.unique(np.linspace(0, count - 1, min(count, POINTS)).round().astype(int))
     equity = {name: facts.found.equity[name] for name in facts.names if name != NO_CHANGE}
     labels = [str(bar + 1) for bar in shown]
 
