@@ -19,7 +19,7 @@ from typing import Any
 from common import RESULTS, commit, write_result
 from matplotlib import pyplot
 
-from tftq.export.gate import cost
+from tftq.export.gate import measured
 from tftq.recipe.loading import load_recipe
 from tftq.run import run
 
@@ -92,7 +92,7 @@ def measure_costs(rows: list[dict[str, Any]]) -> None:
         if not Path(first["path"]).exists():
             print(f"{case} {label}: not measured again, {first['path']} is not there any more")
             continue
-        found = [cost(Path(first["path"]), threads=2) for _ in range(PROCESSES)]
+        found = [measured(Path(first["path"]), threads=2).cost for _ in range(PROCESSES)]
         costs = {key: statistics.median(one[key] for one in found) for key in ("rss_bytes", "latency_ms")}
         for row in rows:
             if (row["case"], row["format"]) == (case, label):

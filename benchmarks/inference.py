@@ -26,7 +26,7 @@ from torch import Tensor
 
 from tftq.data.columns import Batch, Column, Inputs
 from tftq.data.scaling import ColumnScaling, Scaling, TargetScaling
-from tftq.export.gate import cost
+from tftq.export.gate import measured
 from tftq.export.graph import build_graph
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import Architecture, Form, TemporalFusionTransformer
@@ -112,9 +112,9 @@ def graphs(sizes: dict[str, int]) -> Iterator[tuple[str, bytes]]:
         yield f"table, {weights.upper()}, LSTM {LSTMS[lstm]}", build_graph(prepared.eval(), {})
 
 
-def measured(path: Path, batch: int, processes: int) -> dict[str, float]:
+def median_cost(path: Path, batch: int, processes: int) -> dict[str, float]:
     """The median cost over several fresh processes."""
-    runs = [cost(path, threads=2, batch=batch) for _ in range(processes)]
+    runs = [measured(path, threads=2, batch=batch).cost for _ in range(processes)]
     median = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
     return {
         "load_ms": round(median["load_ms"], 1),
@@ -136,7 +136,7 @@ def main() -> None:
             path = Path(folder) / "model.onnx"
             path.write_bytes(graph)
             for batch in (1, 32):
-                figures = measured(path, batch, arguments.processes)
+                figures = median_cost(path, batch, arguments.processes)
                 rows.append({"graph": name, "file_mb": round(len(graph) / 1e6, 2), "batch": batch, **figures})
                 print(rows[-1], flush=True)
                 write_result(f"inference_{arguments.sizes}", rows)

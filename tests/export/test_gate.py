@@ -16,7 +16,7 @@ from tftq.data.columns import Batch
 from tftq.errors import GateError, ProviderError
 from tftq.export import gate
 from tftq.export.census import Census
-from tftq.export.gate import Check, Measured, Proof, cost, measured_on_gpu, prove, proven_bytes, table
+from tftq.export.gate import Check, Measured, Proof, measured, measured_on_gpu, prove, proven_bytes, table
 from tftq.files import sha256
 from tftq.model.tabulate import tabulate
 from tftq.recipe.schema import Format
@@ -277,7 +277,7 @@ def test_an_lstm_that_multiplies_floats_does_not_pass_for_one_of_integers(make: 
 def test_a_measuring_process_that_fails_fails_the_gate(tmp_path: Path) -> None:
     (tmp_path / "bytes.onnx").write_bytes(b"no model")
     with pytest.raises(GateError, match=r"bytes\.onnx: measuring it .* failed with exit status 1: InvalidProtobuf: .*INVALID_PROTOBUF"):
-        cost(tmp_path / "bytes.onnx", threads=1)
+        measured(tmp_path / "bytes.onnx", threads=1)
 
 
 def test_what_is_for_a_gpu_is_measured_there_or_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from tests.quant.small import calibrated, part, small_batch, small_table
 from tftq.data.columns import Batch
 from tftq.errors import QuantizationError
 from tftq.export import tracing
-from tftq.export.gate import EXACT, HALF, STEP, cost, run
+from tftq.export.gate import EXACT, HALF, STEP, measured, run
 from tftq.export.graph import build_graph, read_metadata
 from tftq.export.measure import feeds, open_session
 from tftq.model.size import parameter_count
@@ -319,13 +319,15 @@ def test_an_int8_file_is_tiny_beside_the_published_form(make: Make) -> None:
 def test_a_sessions_memory_hardly_grows_with_the_batch(make: Make) -> None:
     """The dense rows of 32 windows at once would be 13.8 MB as bytes, and their indices, shares and buffers several times that."""
     path = make("large int8").path
-    alone, together = (cost(path, threads=1, batch=batch)["rss_bytes"] for batch in (1, 32))
+    alone, together = (measured(path, threads=1, batch=batch).cost["rss_bytes"] for batch in (1, 32))
     dense = 32 * 60 * 225 * 32
     assert together - alone < 2 * dense
 
 
 def test_an_int8_session_is_small_beside_the_fp32_one(make: Make) -> None:
     """Q8: fresh processes, and the growth of each by its own session."""
-    resident = {name: cost(make(name).path, threads=1)["rss_bytes"] for name in ("large fp32", "large int8", "large int8, lstm fp32")}
+    resident = {
+        name: measured(make(name).path, threads=1).cost["rss_bytes"] for name in ("large fp32", "large int8", "large int8, lstm fp32")
+    }
     assert 0 < resident["large int8"] < 0.9 * resident["large fp32"]
     assert 0 < resident["large int8, lstm fp32"] < 0.9 * resident["large fp32"]

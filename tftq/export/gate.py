@@ -216,11 +216,6 @@ def run(path: Path, batch: Batch, *, optimise: bool = True) -> np.ndarray:
     return np.asarray(session.run(["forecast"], feeds(session, batch.to("cpu").inputs))[0])
 
 
-def cost(path: Path, *, threads: int, batch: int = 1) -> dict[str, float]:
-    """What the model's session costs on the CPU, in a fresh process: see `tftq.export.measure.measure`."""
-    return measured(path, threads=threads, batch=batch).cost
-
-
 def measured(*paths: Path, threads: int, batch: int = 1, gpu: str | None = None, shapes: Shapes | None = None) -> Measured:
     """Run a model in a fresh process, or several beside each other in one.
 
