@@ -194,6 +194,17 @@ def test_the_advice_of_a_bad_line_can_be_followed(tmp_path: Path, members: dict[
         quietly(changed.model_copy(update={"rule": RuleRecipe(kind="median")}), lines=[], resume=True)
 
 
+def test_a_restart_reads_prices_in_the_unit_of_the_first_bar(tmp_path: Path, members: dict[str, Path]) -> None:
+    columns = {name: values if name == "ts_event" else np.full(6, 1) for name, values in bar_columns(6).items()}
+    for name in ("open", "high", "low", "close"):
+        columns[name] = np.array([100_000_000, 99_950_000, 99_960_000, 99_970_000, 99_980_000, 100_100_000])
+    lines = as_json(columns)
+    quietly(recipe_of(tmp_path / "out", "-", members), lines=lines[:2])
+    quietly(recipe_of(tmp_path / "out", "-", members), lines=lines[2:], resume=True)
+    table = answers_of(tmp_path / "out")
+    assert table.filter(pc.equal(table["member"], "agent"))["close"].to_pylist() == [0.1, 0.09995, 0.09996, 0.09997, 0.09998, 0.1001]
+
+
 def test_a_feed_at_another_step_ends_the_run_with_its_state(tmp_path: Path, members: dict[str, Path]) -> None:
     columns = bar_columns(12)
     lines = as_json({**columns, "ts_event": BEGIN + 5 * MINUTE * np.arange(12)})

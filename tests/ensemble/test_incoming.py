@@ -116,6 +116,39 @@ def test_a_byte_order_mark_before_the_first_line_is_passed_over() -> None:
         assert [bar.time for bar in taken(["\ufeff" + lines[0], *lines[1:]])[0]] == [BEGIN + MINUTE * i for i in range(3)]
 
 
+def in_won(*close: float) -> list[str]:
+    """Bars whose prices are all the close."""
+    prices = ("open", "high", "low", "close")
+    return [json.dumps({"t": BEGIN + MINUTE * bar, **dict.fromkeys(prices, value), "volume": 1}) for bar, value in enumerate(close)]
+
+
+def test_the_first_bar_says_whether_prices_are_fixed_point_numbers() -> None:
+    """Around 100 million, where a bar alone would be read in one way and the next in another; as in a file, which is read as one."""
+    for feed, expected in (
+        ((100_000_000, 99_950_000, 100_100_000), [0.1, 0.09995, 0.1001]),
+        ((99_950_000, 100_000_000, 100_100_000), [99_950_000, 100_000_000, 100_100_000]),
+        ((4000.25, 4001, 4002.5), [4000.25, 4001, 4002.5]),
+    ):
+        bars, incoming, _ = taken(in_won(*feed))
+        assert [bar.values[3] for bar in bars] == expected and incoming.fixed_point == (expected[0] == 0.1)
+        resumed = bars_of_lines(in_won(*feed[1:]), recipe(), MINUTE, [].append)
+        resumed.fixed_point = incoming.fixed_point  # as a state keeps it
+        assert [bar.values[3] for bar in resumed.bars] == expected[1:]
+    absent = json.dumps({**json.loads(in_won(100_000_000)[0]), "close": None, "t": BEGIN - MINUTE})
+    assert [bar.values[3] for bar in taken([absent, *in_won(100_000_000)], missing="drop")[0]] == [0.1]  # a broken bar says nothing
+
+
+def test_a_bar_in_another_unit_than_the_first_is_refused() -> None:
+    with pytest.raises(DataError, match=r"line 2: open is 99950000\.5; allowed, as before: whole numbers, .* units of 1e-09; set"):
+        taken(in_won(100_000_000, 99_950_000.5))
+    with pytest.raises(DataError, match=r"line 2: close moves from 1676\.5 to 1\.67675e\+12: prices are read as they are, as the first"):
+        taken(in_won(1676.5, 1_676_750_000_000))
+    with pytest.raises(
+        DataError, match=r"line 2: close moves from 1676\.5 to 1\.677e-06: prices are read as whole numbers in units of 1e-09"
+    ):
+        taken(in_won(1_676_500_000_000, 1677))
+
+
 def test_a_csv_line_with_too_few_fields_is_refused() -> None:
     lines = as_csv(COLUMNS)[:3]
     with pytest.raises(DataError, match=r"standard input, line 4: .*CSV"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,7 @@ def bars_of(
     time_zone: str | None = None,
     duplicates: Policy = "refuse",
     missing: Policy = "refuse",
+    fixed_point: bool | None = None,
 ) -> Rows:
     """Bars out of columns that were read already.
 
@@ -77,6 +79,7 @@ def bars_of(
         file: the columns.
         path: where they come from; the name of a series without a symbol.
         symbol, time_zone, duplicates, missing: see `read_bars`.
+        fixed_point: whether prices are whole numbers in units of `FIXED_POINT`; None: so they are if they are whole and large.
 
     Returns, raises: as `read_bars`.
     """
@@ -84,7 +87,15 @@ def bars_of(
     times, time_notes = nanoseconds(file, found["timestamp"], time_zone, refuse_naive=True)
     series, names = _series(file, found.get("symbol"), Path(path))
     columns = {name: numbers(file, found[name]) for name in (*PRICES, "volume")}
-    if all(pa.types.is_integer(file.type(found[name])) for name in PRICES) and np.nanmedian(columns["close"]) >= FIXED_POINT_FROM:
+    if fixed_point is None:
+        whole = all(pa.types.is_integer(file.type(found[name])) for name in PRICES)
+        fixed_point = whole and bool(np.nanmedian(columns["close"]) >= FIXED_POINT_FROM)
+    if fixed_point:
+        for name in PRICES:
+            if len(broken := columns[name][columns[name] % 1 > 0]):
+                raise DataError(
+                    f"{name} is {broken[0]:.10g}; allowed, as before: whole numbers, which are prices in units of {FIXED_POINT:g}"
+                )
         columns |= {name: _fixed_point(columns[name]) for name in PRICES}
         notes.append(f"integer prices read as fixed-point numbers in units of {FIXED_POINT:g}")
     kept = np.ones(len(times), bool)
@@ -100,8 +111,7 @@ def bars_of(
     rows = order.rows(columns, missing)
     if len(names) > 1:
         notes.append(f"{len(names)} contracts, each a series of its own (data.symbol takes one): {', '.join(names)}")
-    rows.notes[:0] = notes + time_notes
-    return rows
+    return replace(rows, notes=notes + time_notes + rows.notes, fixed_point=fixed_point)
 
 
 def load_bars(recipe: BarsRecipe, keep: Keep = in_memory) -> Source:

@@ -22,6 +22,7 @@ class Rows:
         columns: float64 [rows] each, by name.
         broken: which rows have a value missing [rows]; no window may touch them.
         notes: what a user should know of how they were read.
+        fixed_point: whether prices were whole numbers of a small unit.
     """
 
     times: np.ndarray
@@ -30,6 +31,7 @@ class Rows:
     columns: dict[str, np.ndarray]
     broken: np.ndarray
     notes: list[str] = field(default_factory=list)
+    fixed_point: bool = False
 
     def __len__(self) -> int:
         return len(self.times)

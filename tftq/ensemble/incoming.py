@@ -13,19 +13,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
-from tftq.data.bars import bars_of, read_bars
+from tftq.data.bars import FIXED_POINT, bars_of, read_bars
 from tftq.data.features.table import MEMORY
 from tftq.data.files import Columns, duration, iso
 from tftq.data.online import VALUES
 from tftq.data.rows import Rows
 from tftq.data.segments import cut, usual_step
-from tftq.ensemble.market import Bar
+from tftq.ensemble.market import CLOSE, Bar
 from tftq.errors import DataError, EnsembleError
 
 if TYPE_CHECKING:
     from tftq.recipe.ensemble import BarsToAnswer
 
 SOURCE = "standard input"
+NEARER_IN_ANOTHER_UNIT = -np.log(FIXED_POINT) / 2  # of log prices from bar to bar
 STEPS_TO_FIND = 10  # gaps of a feed, of which one at least must be of the members' step
 BYTE_ORDER_MARK = "\ufeff"  # before the first line, where a feed was written as UTF-8 by some tools
 
@@ -41,6 +42,7 @@ class Incoming:
         age: bars of that segment before the first.
         notes: what a user should know.
         counts: why bars were left out -> how many, known when they have come.
+        fixed_point: whether prices of lines are whole numbers of a small unit, as the first bar says; None before it.
     """
 
     bars: Iterator[Bar]
@@ -49,6 +51,7 @@ class Incoming:
     age: int = 0
     notes: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    fixed_point: bool | None = None
 
 
 def bars_of_file(recipe: BarsToAnswer, step: int, lookback: int, trained_until: int | None, after: int | None = None) -> Incoming:
@@ -187,8 +190,8 @@ class _Lines:
 
     def _bar(self, line: str) -> Bar | None:
         """The bar of a line, or None where it is left out as the recipe says."""
-        recipe, counts = self._recipe, self._incoming.counts
-        rows = bars_of(Columns.of_table(self._table(line)), SOURCE, time_zone=recipe.time_zone, missing="drop")
+        recipe, counts, fixed_point = self._recipe, self._incoming.counts, self._incoming.fixed_point
+        rows = bars_of(Columns.of_table(self._table(line)), SOURCE, time_zone=recipe.time_zone, missing="drop", fixed_point=fixed_point)
         for note in rows.notes:
             if "missing" not in note and note not in self._noted:
                 self._noted.add(note)
@@ -207,6 +210,10 @@ class _Lines:
                 counts["exact copies of the bar before"] += 1
                 return None
             raise DataError(f"{'a second bar' if same else 'a bar'} of {iso(bar.time)}, and the one before is of {iso(last.time)}")
+        if last is not None and bar.series == last.series and abs(np.log(bar.values[CLOSE] / last.values[CLOSE])) > NEARER_IN_ANOTHER_UNIT:
+            read = f"as whole numbers in units of {FIXED_POINT:g}" if rows.fixed_point else "as they are"
+            moved = f"close moves from {last.values[CLOSE]:g} to {bar.values[CLOSE]:g}"
+            raise DataError(f"{moved}: prices are read {read}, as the first bar's were; give all in one unit")
         if rows.broken[0]:
             absent = ", ".join(name for name, value in zip(VALUES, bar.values, strict=True) if not np.isfinite(value))
             if recipe.missing == "refuse":
@@ -214,7 +221,7 @@ class _Lines:
             self._last = bar
             counts["bars with a missing value"] += 1
             return None
-        self._last = bar
+        self._last, self._incoming.fixed_point = bar, rows.fixed_point
         return bar
 
     def _table(self, line: str) -> pa.Table:

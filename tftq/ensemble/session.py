@@ -47,7 +47,7 @@ class Session:
             self.journal, self.resumed_after = Journal(folder, levels), 0
             return
         restore(saved, market, council)
-        incoming.counts = Counter(saved.notes["counts"])
+        incoming.counts, incoming.fixed_point = Counter(saved.notes["counts"]), saved.notes["fixed_point"]
         self._counts_at_bar = Counter(saved.notes["counts_at_bar"])
         tell.told[:0] = [sentence for sentence in saved.notes["told"] if sentence not in tell.told]
         self.journal, self.resumed_after = Journal(folder, levels, saved.notes["rows"]), council.bars
@@ -104,5 +104,6 @@ class Session:
             rows=self.journal.rows,
             counts=dict(self._incoming.counts),
             counts_at_bar=dict(self._counts_at_bar),
+            fixed_point=self._incoming.fixed_point,
             told=self._tell.told,
         )
