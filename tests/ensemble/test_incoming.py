@@ -230,3 +230,12 @@ def test_a_file_of_other_bars_is_refused(tmp_path: Path) -> None:
     twice = {name: np.r_[values, values] for name, values in COLUMNS.items()} | {"symbol": np.array(["A"] * 40 + ["B"] * 40)}
     with pytest.raises(DataError, match=r"holds several contracts at the same times; choose one with data\.symbol=\.\.\. \(A, B\)"):
         bars_of_file(recipe(write(tmp_path / "y.parquet", twice)), MINUTE, 5, None)
+
+
+def test_a_file_without_a_whole_bar_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.parquet", {**COLUMNS, "close": np.full(40, np.nan)})
+    for options in ({}, {"last": 5}, {"unseen": True}):
+        with pytest.raises(
+            DataError, match=r"x\.parquet: each of its 40 bars lacks a value; give bars with open, high, low, close, volume"
+        ):
+            bars_of_file(recipe(path, missing="drop", **options), MINUTE, 5, BEGIN)

@@ -73,6 +73,8 @@ def bars_of_file(recipe: BarsToAnswer, step: int, lookback: int, trained_until: 
     if found != step:
         raise EnsembleError(f"{recipe.path}: bars are {duration(found)} apart, the members want steps of {duration(step)}; give such bars")
     whole = np.flatnonzero(~rows.broken)
+    if not len(whole):
+        raise DataError(f"{recipe.path}: each of its {len(rows)} bars lacks a value; give bars with {', '.join(VALUES)}")
     if (np.diff(rows.times[whole]) <= 0).any():
         raise DataError(
             f"{recipe.path} holds several contracts at the same times; choose one with data.symbol=... ({', '.join(rows.names)})"
