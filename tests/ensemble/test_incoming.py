@@ -116,6 +116,29 @@ def test_a_byte_order_mark_before_the_first_line_is_passed_over() -> None:
         assert [bar.time for bar in taken(["\ufeff" + lines[0], *lines[1:]])[0]] == [BEGIN + MINUTE * i for i in range(3)]
 
 
+def test_the_contracts_of_a_feed_that_holds_several_are_named() -> None:
+    """At the same times, or in turn; one that follows another for good is the next segment's."""
+    first, second = as_json(COLUMNS, symbol="A"), as_json({**COLUMNS, "ts_event": COLUMNS["ts_event"] + MINUTE // 2}, symbol="B")
+    said = r"standard input holds several contracts at the same times; choose one with data\.symbol=\.\.\. \(A, B\)"
+    with pytest.raises(DataError, match=rf"line 2: {said}"):
+        taken([first[0], first[0].replace('"A"', '"B"')])
+    with pytest.raises(DataError, match=rf"line 3: {said}"):
+        taken([first[0], second[0], first[1], second[1]])
+    assert [bar.series for bar in taken([*first[:2], *second[2:4]])[0]] == ["A", "A", "B", "B"]
+    assert len(taken([first[0], second[0], first[1], second[1]], symbol="B")[0]) == 2
+
+
+@pytest.mark.parametrize("word", ["connected to feed\n", "[]\n", "{info} connected\n", '"half', "time,open,close\n"])
+def test_a_line_before_the_first_is_a_bad_one(word: str) -> None:
+    """A word of the feed is no header of CSV, whatever follows."""
+    for lines in (GOOD[:3], as_csv(COLUMNS)[:4]):
+        with pytest.raises(DataError, match="standard input, line 2: ") as refused:
+            taken(["\n", word, *lines])
+        assert word.startswith("{") or f"found {word.strip()!r}; allowed: a JSON object, or the names of CSV columns" in str(refused.value)
+        bars, incoming, told = taken(["\n", word, *lines], bad_lines="skip")
+        assert len(bars) == 3 and incoming.counts == {"bad lines": 1} and len(told) == 1 and told[0].startswith("line 2: left out: ")
+
+
 def in_won(*close: float) -> list[str]:
     """Bars whose prices are all the close."""
     prices = ("open", "high", "low", "close")

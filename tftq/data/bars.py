@@ -83,7 +83,7 @@ def bars_of(
 
     Returns, raises: as `read_bars`.
     """
-    found, notes = _find_columns(file.names, path)
+    found, notes = find_columns(file.names, path)
     times, time_notes = nanoseconds(file, found["timestamp"], time_zone, refuse_naive=True)
     series, names = _series(file, found.get("symbol"), Path(path))
     columns = {name: numbers(file, found[name]) for name in (*PRICES, "volume")}
@@ -168,7 +168,16 @@ def _joined(values: np.ndarray, segments: list[Segment]) -> torch.Tensor:
     return torch.from_numpy(np.concatenate([values[segment.start : segment.stop] for segment in segments]))
 
 
-def _find_columns(columns: list[str], path: Path | str) -> tuple[dict[str, str], list[str]]:
+def find_columns(columns: list[str], path: Path | str) -> tuple[dict[str, str], list[str]]:
+    """What each column is called, by what it holds, and notes.
+
+    Args:
+        columns: the names in a file.
+        path: of the file, to be named.
+
+    Raises:
+        DataError: a column that is missing, or that two names tell.
+    """
     by_lower: dict[str, list[str]] = {}
     for name in columns:
         by_lower.setdefault(name.strip().lower(), []).append(name)

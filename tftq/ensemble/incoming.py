@@ -7,13 +7,14 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
-from tftq.data.bars import FIXED_POINT, bars_of, read_bars
+from tftq.data.bars import FIXED_POINT, bars_of, find_columns, read_bars
 from tftq.data.features.table import MEMORY
 from tftq.data.files import Columns, duration, iso
 from tftq.data.online import VALUES
@@ -76,9 +77,7 @@ def bars_of_file(recipe: BarsToAnswer, step: int, lookback: int, trained_until: 
     if not len(whole):
         raise DataError(f"{recipe.path}: each of its {len(rows)} bars lacks a value; give bars with {', '.join(VALUES)}")
     if (np.diff(rows.times[whole]) <= 0).any():
-        raise DataError(
-            f"{recipe.path} holds several contracts at the same times; choose one with data.symbol=... ({', '.join(rows.names)})"
-        )
+        raise DataError(_several_contracts(recipe.path, rows.names))
     notes = list(rows.notes)
     if after is not None:
         return Incoming(_of_rows(rows, whole[rows.times[whole] > after]), notes=notes)
@@ -105,6 +104,10 @@ def bars_of_file(recipe: BarsToAnswer, step: int, lookback: int, trained_until: 
     start = max(segment.start, row - lookback + 1)
     before = list(_of_rows(rows, np.arange(max(segment.start, start - MEMORY + 1), start)))
     return Incoming(_of_rows(rows, whole[whole >= start]), since, before, start - segment.start, notes)
+
+
+def _several_contracts(source: Path | str, names: Iterable[str]) -> str:
+    return f"{source} holds several contracts at the same times; choose one with data.symbol=... ({', '.join(names)})"
 
 
 def _of_rows(rows: Rows, which: np.ndarray) -> Iterator[Bar]:
@@ -136,9 +139,10 @@ class _Lines:
 
     def __init__(self, recipe: BarsToAnswer, step: int, tell: Callable[[str], None], incoming: Incoming) -> None:
         self._recipe, self._step, self._tell, self._incoming = recipe, step, tell, incoming
-        self._header: str | None = None  # of CSV; empty where lines are JSON; not known before the first
+        self._header: str | None = None  # of CSV; empty where lines are JSON; None before a line told which
         self._noted: set[str] = set()
         self._last: Bar | None = None  # the newest, though it may have been left out
+        self._ended: dict[str, None] = {}  # contracts that another one followed
         self._given: Bar | None = None  # the newest that was not
         self._gaps: int | None = 0  # of another step so far; None once bars came at the members'
         self._told_a_gap = False
@@ -149,11 +153,9 @@ class _Lines:
                 continue
             if self._header is None:
                 line = line.removeprefix(BYTE_ORDER_MARK)
-                self._header = "" if line.lstrip().startswith("{") else line.rstrip("\r\n")
-                if self._header:
-                    continue
             try:
-                bar = self._bar(line)
+                table = self._table(line)
+                bar = None if table is None else self._bar(table)
             except (ValueError, OverflowError, RecursionError, pa.ArrowException) as error:  # of our checks, of JSON, of Arrow
                 if self._recipe.bad_lines == "refuse":
                     self._refuse(number, error)
@@ -190,10 +192,10 @@ class _Lines:
         advice = "set data.bad_lines: skip to leave such lines out, and go on with --resume"
         raise DataError(f"{SOURCE}, line {number}: {error}; {advice}") from error
 
-    def _bar(self, line: str) -> Bar | None:
+    def _bar(self, table: pa.Table) -> Bar | None:
         """The bar of a line, or None where it is left out as the recipe says."""
         recipe, counts, fixed_point = self._recipe, self._incoming.counts, self._incoming.fixed_point
-        rows = bars_of(Columns.of_table(self._table(line)), SOURCE, time_zone=recipe.time_zone, missing="drop", fixed_point=fixed_point)
+        rows = bars_of(Columns.of_table(table), SOURCE, time_zone=recipe.time_zone, missing="drop", fixed_point=fixed_point)
         for note in rows.notes:
             if "missing" not in note and note not in self._noted:
                 self._noted.add(note)
@@ -206,6 +208,10 @@ class _Lines:
             return None
         bar = Bar(int(rows.times[0]), series, np.array([rows.columns[name][0] for name in VALUES]))
         last = self._last
+        if last is not None and bar.series != last.series:
+            if bar.time <= last.time or bar.series in self._ended:
+                raise DataError(_several_contracts(SOURCE, {**self._ended, last.series: None, bar.series: None}))
+            self._ended[last.series] = None
         if last is not None and bar.time <= last.time:
             same = bar.time == last.time and bar.series == last.series
             if same and recipe.duplicates == "drop" and np.array_equal(bar.values, last.values, equal_nan=True):
@@ -226,12 +232,23 @@ class _Lines:
         self._last, self._incoming.fixed_point = bar, rows.fixed_point
         return bar
 
-    def _table(self, line: str) -> pa.Table:
-        """A table of one row."""
-        if not self._header:
-            values = json.loads(line)
-            if not isinstance(values, dict):
-                raise DataError(f"found {line.strip()[:40]!r}; allowed: a JSON object, as the first line was one")
-            return pa.table({name: pa.array([value], pa.float64() if value is None else None) for name, value in values.items()})
-        text = io.BytesIO(f"{self._header}\n{line}".encode())
-        return pyarrow.csv.read_csv(text, read_options=pyarrow.csv.ReadOptions(use_threads=False))
+    def _table(self, line: str) -> pa.Table | None:
+        """A table of one row, or None where the line names the columns of those to come."""
+        if self._header:
+            return _csv(f"{self._header}\n{line}")
+        if self._header is None and not line.lstrip().startswith("{"):
+            try:
+                find_columns(_csv(f"{line}\n").column_names, SOURCE)
+            except (DataError, pa.ArrowException) as error:
+                raise DataError(f"found {line.strip()[:40]!r}; allowed: a JSON object, or the names of CSV columns ({error})") from error
+            self._header = line.rstrip("\r\n")
+            return None
+        values = json.loads(line)
+        if not isinstance(values, dict):
+            raise DataError(f"found {line.strip()[:40]!r}; allowed: a JSON object, as the first line was one")
+        self._header = ""
+        return pa.table({name: pa.array([value], pa.float64() if value is None else None) for name, value in values.items()})
+
+
+def _csv(text: str) -> pa.Table:
+    return pyarrow.csv.read_csv(io.BytesIO(text.encode()), read_options=pyarrow.csv.ReadOptions(use_threads=False))
