@@ -42,8 +42,7 @@ def write_plans(folder: Path) -> None:
     if "step" in plans:
         plans[STREAM] = [*plans.pop("step"), *plans.pop("forecast")]
     for name, models in plans.items():
-        cost = {"rss_bytes": sum(measured(path, threads=THREADS).cost["rss_bytes"] for path in models)}
-        proof = {"cost": cost, "sha256": [sha256(path) for path in models]}
+        proof = {"cost": measured(*models, threads=THREADS).cost, "sha256": [sha256(path) for path in models]}
         (folder / f"{name}.export.json").write_text(json.dumps(proof), encoding="utf-8")
 
 

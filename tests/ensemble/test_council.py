@@ -85,7 +85,7 @@ def test_what_is_said_does_not_depend_on_how_many_are_asked_at_once(tmp_path: Pa
 
 @pytest.mark.parametrize("lazy", [False, True])
 def test_members_in_memory_are_asked_at_the_same_time(lazy: bool) -> None:
-    """From the second bar on: at the first each is asked alone, since what it takes is measured there. Lazily always alone."""
+    """From their second answer on: at the first each is asked alone, since what it takes is measured there. Lazily always alone."""
     meet, together = threading.Barrier(2), []
 
     class Meeting(Counted):
@@ -97,16 +97,17 @@ def test_members_in_memory_are_asked_at_the_same_time(lazy: bool) -> None:
                 meet.reset()
             return super().answer(market)
 
-    members = [Meeting("a"), Meeting("b")]
-    residency = Residency(members, {"a": 1, "b": 1}, 2, lazy=lazy)
+    members = [Meeting("a"), Meeting("b"), Counted("late", needs=3)]
+    names = [member.name for member in members]
+    residency = Residency(members, dict.fromkeys(names, 1), 3, lazy=lazy)
     residency.load_all()
-    council = Council(members, {"a": 1.0, "b": 1.0}, "sign_vote", 1, residency, 2, [].append)
+    council = Council(members, dict.fromkeys(names, 1.0), "sign_vote", 1, residency, 2, [].append)
     market = Market(MINUTE, None, 2)
     for bar in BARS[:3]:
         market.push(bar)
         council.answer(market)
     council.close()
-    assert together == ([] if lazy else [2, 2, 3, 3])
+    assert together == ([] if lazy else [2, 2, 3, 3]) and council.states["late"] == {"warming up": 2, "ok": 1}
 
 
 def test_too_few_members_give_no_answer(tmp_path: Path, asked: Asked) -> None:

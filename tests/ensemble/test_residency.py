@@ -16,8 +16,8 @@ from tftq.errors import EnsembleError
 class Counted(Member):
     """A member that is loaded by saying so."""
 
-    def __init__(self, name: str, broken: bool = False) -> None:
-        super().__init__(name, "counted", (), Interface(1, 0, {}, "y", "position"), threads=1, shared=False)
+    def __init__(self, name: str, broken: bool = False, needs: int = 1) -> None:
+        super().__init__(name, "counted", (), Interface(1, needs - 1, {}, "y", "position"), threads=1, shared=False)
         self.broken, self.there = broken, False
 
     @property
@@ -139,3 +139,14 @@ def test_what_loading_and_unloading_free_goes_back_to_the_system(monkeypatch: py
     residency.bring(b)
     residency.drop(b)
     assert there == [(True, False), (False, False), (False, True), (False, False)]
+
+
+def test_what_a_first_answer_takes_counts_though_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = iter([0, 5, 5, 45])  # before and after loading, before and after the answer
+    monkeypatch.setattr("tftq.ensemble.residency.resident_bytes", lambda: next(sizes))
+    (a,) = members = some("a")
+    residency = Residency(members, {"a": MEGA}, MEGA, lazy=False)
+    residency.load_all()
+    with pytest.raises(RuntimeError), residency.using(a):
+        raise RuntimeError
+    assert residency.loads.grown == {"a": 45} and not residency.alone(a)

@@ -79,9 +79,9 @@ def test_what_a_session_occupies_on_a_gpu(
     opened: list[bool] = []
     honest = open_session
 
-    def on_the_cpu(path: Path, *, threads: int = 0, cuda: bool) -> onnxruntime.InferenceSession:
+    def on_the_cpu(path: Path, *, threads: int = 0, cuda: bool, spinning: bool = True) -> onnxruntime.InferenceSession:
         opened.append(cuda)
-        return honest(path, threads=threads)
+        return honest(path, threads=threads, spinning=spinning)
 
     def own_reader(uuid: str) -> Callable[[], int | None]:
         if own is None:

@@ -120,9 +120,8 @@ class Council:
         Returns:
             What each said, and the ensemble.
         """
-        members = self._residency.order()
-        outcomes = (self._pool.map if self._residency.settled else map)(lambda member: self._ask(member, market), members)
-        said = {member.name: self._said(member, outcome, market) for member, outcome in zip(members, list(outcomes), strict=True)}
+        outcomes = self._outcomes(market)
+        said = {member.name: self._said(member, outcomes[member.name], market) for member in self.members if member.name in outcomes}
         answers = {name: one.answer for name, one in said.items() if one.answer is not None}
         combined = self._rule(answers, self._weights, self._minimum)
         for name, why in combined.left_out.items():
@@ -137,10 +136,20 @@ class Council:
         self.bars += 1
         return BarAnswers(market.time, market.segment, market.close, every)
 
-    def _ask(self, member: Member, market: Market) -> Outcome | None:
-        """What a member answers; None while it is warming up. Touches nothing but the member, for others are asked at the same time."""
-        if not member.ready(market):
-            return None
+    def _outcomes(self, market: Market) -> dict[str, Outcome | None]:
+        """What asking each member came to, None of one that is warming up; several are asked at once, except those that must be alone."""
+
+        def ask(member: Member) -> Outcome | None:
+            return self._ask(member, market) if member.ready(market) else None
+
+        members = self._residency.order()
+        alone = [member for member in members if self._residency.alone(member)]
+        others = [member for member in members if member not in alone]
+        found = {member.name: outcome for member, outcome in zip(others, self._pool.map(ask, others), strict=True)}
+        return found | {member.name: ask(member) for member in alone}
+
+    def _ask(self, member: Member, market: Market) -> Outcome:
+        """Touches nothing but the member, for others are asked at the same time."""
         begun = time.perf_counter()
         found: Answer | Exception
         try:
@@ -151,6 +160,7 @@ class Council:
         return Outcome(found, time.perf_counter() - begun)
 
     def _said(self, member: Member, outcome: Outcome | None, market: Market) -> Said:
+        """Count what asking a member came to, and tell it where it failed."""
         if outcome is None:
             return Said(member.name, WARMING_UP)
         if isinstance(outcome.found, Exception):

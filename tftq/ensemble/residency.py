@@ -92,10 +92,9 @@ class Residency:
             except Exception as error:  # the runtime's errors have no other base
                 raise EnsembleError(f"member {member.name}: cannot be loaded: {error}") from error
 
-    @property
-    def settled(self) -> bool:
-        """Whether members may be asked at the same time: asking loads none, and none is measured at its first answer."""
-        return not self._lazy and not self._new
+    def alone(self, member: Member) -> bool:
+        """Whether a member must be asked while no other is: it is loaded then, or what it takes is measured at its first answer."""
+        return self._lazy or member.name in self._new
 
     def order(self) -> list[Member]:
         """The members as they are best asked: those in memory first, so that none is unloaded before it was asked."""
@@ -137,14 +136,17 @@ class Residency:
             return
         self._new.remove(member.name)
         before = resident_bytes()
-        yield
-        self.loads.grown[member.name] += resident_bytes() - before
+        try:
+            yield
+        finally:
+            self.loads.grown[member.name] += resident_bytes() - before
 
     def drop(self, member: Member) -> None:
         """Unload a member that is not asked any more."""
         if self._resident.pop(member.name, None) is not None:
             member.unload()
             return_freed()
+        self._new.discard(member.name)
         self._members.remove(member)
 
     def _held(self) -> int:

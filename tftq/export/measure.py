@@ -145,7 +145,7 @@ def measure(*paths: Path, batch: int, threads: int, repeats: int, gpu: str | Non
     process = psutil.Process()
     before = process.memory_info().rss
     start = time.perf_counter()
-    sessions = [open_session(path, threads=threads, cuda=gpu is not None) for path in paths]
+    sessions = [open_session(path, threads=threads, cuda=gpu is not None, spinning=len(paths) == 1) for path in paths]
     load = time.perf_counter() - start
     fed = [_zeros(session, batch, shapes) for session in sessions]
     seconds = []

@@ -13,7 +13,7 @@ from tftq.data.windows import Windows
 from tftq.export.census import Census, float_lstm_weights, integer_shares, kept_weights, stored_weights, take_census
 from tftq.export.evaluate import evaluate_forecasts
 from tftq.export.gate import BATCH_INVARIANCE, Proof, distances, forecasts, integrity, measured, moved_by_ties, require, soundness
-from tftq.export.measure import CPU, feeds, open_session
+from tftq.export.measure import feeds, open_session
 from tftq.export.publish import MEASURED_THREADS, Exported, to_be_proven
 from tftq.export.stream import FORECAST_FILE, STEP_FILE, Stream
 from tftq.export.stream_graph import build_pair
@@ -130,7 +130,7 @@ def forecaster(step: Path, forecast: Path) -> Callable[[Batch], np.ndarray]:
 def _prove(
     pair: tuple[Path, ...], model: TemporalFusionTransformer, weights: Format, one_piece: Path, batch: Batch, batch_size: int
 ) -> Proof:
-    """Hold a replay against the one-piece model, window by window, and count and measure both halves."""
+    """Hold a replay against the one-piece model, window by window, and count both halves, and measure them side by side."""
     static = None if batch.static is None else batch.static[0].numpy()
     step, forecast = pair
     replayed = replay(Stream((step, forecast), static), batch)
@@ -150,11 +150,8 @@ def _prove(
         *(integrity(census, model, model.kept_float) if integer else []),
     ]
     require(f"the streaming pair of {weights}", checks)
-    halves = [measured(path, threads=MEASURED_THREADS) for path in pair]
-    total = {name: sum(half.cost[name] for half in halves) for name in ("load_ms", "latency_ms", "rss_bytes")}
-    counted = sum((Counter(half.nodes[CPU]) for half in halves), Counter[str]())
-    nodes = {CPU: dict(sorted(counted.items()))}
-    return Proof(checks, float(np.abs(replayed - in_torch).max()), census, total, nodes)
+    found = measured(*pair, threads=MEASURED_THREADS)
+    return Proof(checks, float(np.abs(replayed - in_torch).max()), census, found.cost, found.nodes)
 
 
 def _stretches(windows: Windows) -> Batch:
