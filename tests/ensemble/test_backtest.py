@@ -213,6 +213,11 @@ def test_answers_that_cannot_be_judged_are_refused() -> None:
         run(table.drop_columns(["segment", "step"]))
     with pytest.raises(TooFewBarsError, match="no two bars in a row; give more bars"):
         run(table.slice(0, 0))
+    other = answers_table([1.0, 2.0, 3.0], {"b": [SHORT, Answer.of_forecast([[1, 2, 3]], LEVELS), LONG]})
+    for rows, minute in ((other.slice(0, 1), "10"), (other.slice(1, 1), "11"), (other.slice(2, 1), "12")):  # another, a forecast, the same
+        for twice in (pa.concat_tables([table, rows]), pa.concat_tables([rows, table])):
+            with pytest.raises(DataError, match=rf"answers hold 2 rows of b at 2024-01-08T07:{minute}:00Z, step 1; keep one of them"):
+                run(twice)
     close = pa.array([1.0, 1.5, 2.0, 2.0, 3.0, 3.0])
     with pytest.raises(DataError, match="two closes or two segments of the bar at 2024-01-08T07:10:00Z"):
         run(table.set_column(2, "close", close))

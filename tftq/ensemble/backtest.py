@@ -270,9 +270,19 @@ class _Answers:
 
     @classmethod
     def read(cls, part: pa.Table, bars: Bars) -> "_Answers":
-        """Of a member's rows; levels and steps that not all of its forecasts have are left out."""
+        """Of a member's rows; levels and steps that not all of its forecasts have are left out.
+
+        Raises:
+            DataError: two rows of one bar and step; 0, a position alone, and 1 are the same step.
+        """
         bar = np.searchsorted(bars.times, _int64(part["time"]))
         step = part["step"].to_numpy()
+        steps = int(step.max(initial=1))
+        places, counts = np.unique(bar * steps + np.maximum(step, 1) - 1, return_counts=True)
+        if (counts > 1).any():
+            twice, member = divmod(int(places[counts.argmax()]), steps), part["member"][0].as_py()
+            time = iso(int(bars.times[twice[0]]))
+            raise DataError(f"answers hold {counts.max()} rows of {member} at {time}, step {twice[1] + 1}; keep one of them")
         position = np.full(len(bars), np.nan)
         position[bar[step <= 1]] = part["position"].to_numpy()[step <= 1]
         found = {level: name for name in part.column_names if (level := level_of(name)) is not None}
