@@ -368,21 +368,23 @@ def test_bars_that_members_were_trained_on_are_not_judged(tmp_path: Path) -> Non
     member = forecaster(tmp_path / "a.onnx", trained_until_ns=BEGIN + 20 * MINUTE)
     path = write(tmp_path / "ES.parquet", bar_columns(40))
     summary, told, _ = quietly(recipe_of(tmp_path / "all", path, {"a": member}))
-    assert (summary["bars"], summary["backtest"]["bars"], summary["backtest"]["learned_bars_left_out"]) == (40, 20, 20)
+    assert (summary["bars"], summary["backtest"]["bars"], summary["backtest"]["learned_bars_left_out"]) == (40, 19, 21)
     assert f"report: {tmp_path / 'all' / 'report.html'}" in told
     later = forecaster(tmp_path / "b.onnx", trained_until_ns=BEGIN + 90 * MINUTE)
     summary, told, _ = quietly(recipe_of(tmp_path / "before", path, {"b": later}))
     assert "no bar is later than 2024-01-08T01:30:00Z, when training ended: judged all the same" in told
     assert summary["backtest"]["bars"] == 40 and summary["backtest"]["since_ns"] is None
     summary, _, _ = quietly(recipe_of(tmp_path / "unseen", {"path": path, "unseen": True}, {"a": member}))
-    assert (summary["bars"], summary["backtest"]["bars"]) == (19, 19) and summary["states"] == {"ok": 19}
+    assert (summary["bars"], summary["backtest"]["bars"], summary["backtest"]["learned_bars_left_out"]) == (19, 19, 0) and summary[
+        "states"
+    ] == {"ok": 19}
 
 
 def test_a_member_that_does_not_say_when_its_training_ended_is_warned_of(tmp_path: Path) -> None:
     members = {"a": forecaster(tmp_path / "a.onnx", trained_until_ns=BEGIN + 20 * MINUTE), "b": forecaster(tmp_path / "b.onnx")}
     summary, _, _ = quietly(recipe_of(tmp_path / "out", write(tmp_path / "ES.parquet", bar_columns(40)), members))
     words = "b may have been trained on these very bars: nothing says otherwise."
-    assert summary["backtest"]["bars"] == 20 and summary["backtest"]["warning"].endswith(f" {words}")
+    assert summary["backtest"]["bars"] == 19 and summary["backtest"]["warning"].endswith(f" {words}")
     assert words in (tmp_path / "out" / "report.html").read_text()
 
 

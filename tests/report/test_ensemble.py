@@ -127,7 +127,7 @@ def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
 
 
 def test_bars_of_training_are_told(tmp_path: Path) -> None:
-    text, _, _ = read(write_run(tmp_path, since=BEGIN + 10 * MINUTE))
+    text, _, _ = read(write_run(tmp_path, since=BEGIN + 9 * MINUTE))
     assert "10 bars up to the end of training do not count." in text and "trained on these very bars" not in text
 
 

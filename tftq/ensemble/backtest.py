@@ -151,7 +151,7 @@ class Backtest:
     Args:
         bars: the bars that count.
         answered: bool [bars], at which any member answered.
-        since: int64 nanoseconds UTC, when training ended, and `learned`: how many bars before were left out; None where it is not known.
+        since: int64 nanoseconds UTC, the last bar of training, and `learned`: how many up to it were left out; None where it is not known.
         unsaid: members of which it is not known.
         horizon: steps of the longest forecast, 1 where there is none.
         cost_ticks, tick: what a change of the position by 1 costs, in ticks, and a tick in the price's unit.
@@ -218,7 +218,7 @@ def backtest(table: pa.Table, *, cost_ticks: float, tick: float, since: int | No
             a column for each quantile, as P50, null where there is none; as answers.parquet of a run of the ensemble.
         cost_ticks: of changing the position by 1, in ticks.
         tick: the smallest change of the price, in the price's unit.
-        since: int64 nanoseconds UTC, when training ended; bars before do not count. None: not known, and all count.
+        since: int64 nanoseconds UTC, the last bar of training; those after it count. None: not known, and all count.
         unsaid: members of which that is not known.
 
     Raises:
@@ -228,10 +228,10 @@ def backtest(table: pa.Table, *, cost_ticks: float, tick: float, since: int | No
     if missing := [name for name in COLUMNS if name not in table.column_names]:
         raise DataError(f"answers lack the columns {', '.join(missing)}; wanted are {', '.join(COLUMNS)}, and P50 and others of forecasts")
     every = _bars(table)
-    learned = 0 if since is None else int(np.searchsorted(every.times, since))
+    learned = 0 if since is None else int(np.searchsorted(every.times, since, side="right"))
     bars = Bars(every.times[learned:], every.segments[learned:], every.close[learned:])
     if not (bars.ahead > 0).any():
-        begin = "" if since is None else f" from {iso(since)} on, when training ended"
+        begin = "" if since is None else f" after {iso(since)}, the last of training"
         raise TooFewBarsError(f"no two bars in a row{begin}; give more bars")
     table = table.filter(pa.array(_int64(table["time"]) >= bars.times[0]))
 
