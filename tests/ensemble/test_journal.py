@@ -106,7 +106,7 @@ def test_a_journal_that_was_cut_short_anywhere_is_refused(tmp_path: Path, left: 
         Journal(tmp_path, LEVELS, rows=6)
 
 
-def test_what_a_state_counts_on_is_on_the_disk_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_flushed_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
     monkeypatch.setattr("os.fsync", lambda file: sizes.append(os.fstat(file).st_size))
     journal = Journal(tmp_path, LEVELS)
