@@ -36,11 +36,17 @@ BYTE_ORDER_MARK = "\ufeff"  # before the first line, where a feed was written as
 class Incoming:
     """Bars in order of time.
 
+    A file of one segment with bars 0 to 199, `data.last: 5` and a lookback of 8, where features look at 51 bars:
+        since  the time of 195: 195 to 199 are answered
+        bars   188 to 199, since the answer at 195 looks back to 188
+        before 138 to 187, since the features of 188 look back to 138
+        age    188: so many bars of the segment came before 188, the first of `bars`
+
     Attributes:
         bars: the bars, those before the first answer included.
         since: the first bar that is answered, in nanoseconds UTC; None: every one.
-        before: bars of the first one's segment that come before it and that its features look at.
-        age: bars of that segment before the first.
+        before: bars of the segment of the first of `bars` that come before it and that its features look at.
+        age: bars of that segment before the first of `bars`.
         notes: what a user should know.
         counts: why bars were left out -> how many, known when they have come.
         fixed_point: whether prices of lines are whole numbers of a small unit, as the first bar says; None before it.
