@@ -1,9 +1,13 @@
 """How commands end: their exit status, and what stands on standard error."""
 
+import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +52,49 @@ def test_ctrl_c_says_where_it_was_and_what_helps(capsys: pytest.CaptureFixture[s
 
     assert exit_status(command, advice=": go on") == 130
     assert capsys.readouterr().err == "interrupted (epoch 2): go on\n"
+
+
+def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
+    code = f"""
+import sys, time
+from pathlib import Path
+from tftq.command import exit_status
+from tftq.folder import RunFolder
+
+def command():
+    with RunFolder(Path({str(tmp_path)!r})).recording(name="first"):
+        print("going", flush=True)
+        time.sleep(60)
+
+sys.exit(exit_status(command, advice=": go on"))
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "going\n"
+        process.terminate()
+        _, error = process.communicate(timeout=30)
+    assert (process.returncode, error) == (143, "terminated: go on\n")
+    assert json.loads((tmp_path / "summary.json").read_text()) == {"name": "first", "status": "stopped: Terminated"}
+
+
+def test_sigterm_is_left_to_whoever_handles_it_and_is_given_back() -> None:
+    during: list[object] = []
+
+    def command() -> int:
+        during.append(signal.getsignal(signal.SIGTERM))
+        return 0
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        for handler in (signal.SIG_DFL, signal.SIG_IGN):
+            signal.signal(signal.SIGTERM, handler)
+            assert exit_status(command) == 0 and signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert callable(during[0]) and during[0] is not signal.SIG_DFL and during[1] is signal.SIG_IGN
+    thread = threading.Thread(target=lambda: during.append(exit_status(lambda: 5)))  # where no handler can be set
+    thread.start()
+    thread.join()
+    assert during[2] == 5
 
 
 @pytest.mark.parametrize("told", ["print('two lines')", "stdout_console().print('two lines')"])

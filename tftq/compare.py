@@ -289,7 +289,7 @@ def _figures(row: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tftq.compare") -> int:
-    """The command line; returns the exit status: 0, 1 where a run failed, 2 where what is given cannot be compared, 130 on Ctrl-C."""
+    """The command line; returns the exit status: 0, 1 where a run failed, 2 where it cannot compare, 130 on Ctrl-C, 143 on SIGTERM."""
     parser = argparse.ArgumentParser(prog=program, description=__doc__.split(": ", 1)[1])
     parser.add_argument(
         "given", nargs="+", metavar="RECIPE|FOLDER|key=value", help="recipes, folders of finished runs; options for recipes"

@@ -91,7 +91,7 @@ class RunFolder:
         try:
             yield
         except BaseException as error:
-            stopped = isinstance(error, BrokenPipeError) or not isinstance(error, Exception)  # nobody reads on, or Ctrl-C
+            stopped = isinstance(error, BrokenPipeError) or not isinstance(error, Exception)  # nobody reads on, Ctrl-C or SIGTERM
             note(f"stopped: {type(error).__name__}" if stopped else f"failed: {type(error).__name__}: {error}")
             raise
 

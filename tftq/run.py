@@ -339,7 +339,7 @@ def _announce(job: Job) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tftq.run") -> int:
-    """The command line; returns the exit status: 0, 1 where the run failed, 2 where the recipe is wrong, 130 on Ctrl-C."""
+    """The command line; returns the exit status: 0, 1 where the run failed, 2 where the recipe is wrong, 130 on Ctrl-C, 143 on SIGTERM."""
     parser = argparse.ArgumentParser(prog=program, description=__doc__.split("\n")[0], epilog="Example: recipes/qat_int8.yaml")
     parser.add_argument("recipe", type=Path, help="a YAML file, see recipes/")
     parser.add_argument("override", nargs="*", metavar="key=value", help="an option of the recipe, as train.epochs=2 or out=/tmp/run")

@@ -276,7 +276,7 @@ def _tell_summary(console: Console, summary: Mapping[str, Any]) -> None:
 
 
 def main(arguments: Sequence[str], *, program: str) -> int:
-    """The command line; returns the exit status: 0, 1 where the run failed, 2 where the recipe is wrong, 130 on Ctrl-C."""
+    """The command line; returns the exit status: 0, 1 where the run failed, 2 where the recipe is wrong, 130 on Ctrl-C, 143 on SIGTERM."""
     parser = argparse.ArgumentParser(prog=program, description=__doc__, epilog="Example: recipes/ensemble.yaml")
     parser.add_argument("recipe", type=Path, help="a YAML file, see recipes/")
     parser.add_argument("override", nargs="*", metavar="key=value", help="an option of the recipe, as memory.budget_mb=120 or data.path=-")
