@@ -145,17 +145,32 @@ def test_a_state_goes_to_no_other_model(tmp_path: Path, members: dict[str, Path]
             quietly(recipe, lines=[], resume=True)
 
 
-def test_a_member_that_was_given_up_stays_out_after_a_restart(tmp_path: Path) -> None:
-    rising = {name: values[:30].astype(float) for name, values in bar_columns(30).items() if name != "ts_event"}
-    rising |= {"open": rising["close"] - 1, "low": rising["low"] - 2, "ts_event": BEGIN + MINUTE * np.arange(30)}
+def test_a_member_that_was_given_up_is_asked_again_after_a_restart(tmp_path: Path) -> None:
+    """It fails where bars rise: given up after ten, and mended by two that fall, the first of them after the restart."""
+    columns = {name: values[:40].astype(float) for name, values in bar_columns(40).items() if name != "ts_event"}
+    columns |= {"open": columns["close"] - 1, "low": columns["low"] - 2, "ts_event": BEGIN + MINUTE * np.arange(40)}
+    columns["open"][25:27] = columns["close"][25:27]
     members = {"bad": forecaster(tmp_path / "bad.onnx", fault="raise"), "good": forecaster(tmp_path / "good.onnx")}
-    lines = as_json(rising)
+    lines = as_json(columns)
     quietly(recipe_of(tmp_path / "whole", "-", members), lines=lines)
-    quietly(recipe_of(tmp_path / "cut", "-", members), lines=lines[:25])
+    first, told, _ = quietly(recipe_of(tmp_path / "cut", "-", members), lines=lines[:25])
+    assert first["members"]["bad"]["states"] == {"warming up": 12, "failed": 10, "left out": 3}
+    assert "up to 2024-01-08T00:21:00Z; not asked any more, but again after a restart" in told
     summary, told, _ = quietly(recipe_of(tmp_path / "cut", "-", members), lines=lines[25:], resume=True)
+    assert summary["members"]["bad"]["states"] == {"warming up": 12, "failed": 20, "left out": 6, "ok": 2}
+    assert "up to 2024-01-08T00:36:00Z; not asked any more, but again after a restart" in told
+    assert [note[:11] for note in summary["notes"] if note.startswith("bad:")] == ["bad: failed", "bad: 10 bar", "bad: 10 bar"]
+    cut, whole = (table.filter(pc.equal(table["member"], "good")) for table in map(answers_of, (tmp_path / "cut", tmp_path / "whole")))
+    assert cut.equals(whole)
+
+
+def test_failures_in_a_row_are_counted_over_a_restart(tmp_path: Path) -> None:
+    columns = bar_columns(30)
+    columns |= {"open": columns["close"] - 1, "low": columns["low"] - 2}
+    members = {"bad": forecaster(tmp_path / "bad.onnx", fault="raise")}
+    quietly(recipe_of(tmp_path / "out", "-", members), lines=as_json(columns)[:18])
+    summary, _, _ = quietly(recipe_of(tmp_path / "out", "-", members), lines=as_json(columns)[18:], resume=True)
     assert summary["members"]["bad"]["states"] == {"warming up": 12, "failed": 10, "left out": 8}
-    assert answers_of(tmp_path / "cut").equals(answers_of(tmp_path / "whole"))
-    assert "bad:" not in told and [note[:11] for note in summary["notes"] if note.startswith("bad:")] == ["bad: failed", "bad: 10 bar"]
 
 
 def test_a_bad_line_ends_the_run_where_it_can_go_on(tmp_path: Path, members: dict[str, Path]) -> None:

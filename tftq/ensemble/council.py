@@ -176,7 +176,8 @@ class Council:
             self._tell(f"{member.name}: {state} at {iso(market.time)}, left out there: {type(error).__name__}: {error}")
         if self._in_a_row[member.name] == GIVEN_UP_AFTER:
             self._residency.drop(member)
-            self._tell(f"{member.name}: {GIVEN_UP_AFTER} bars in a row without an answer, up to {iso(market.time)}; not asked any more")
+            bars = f"{GIVEN_UP_AFTER} bars in a row without an answer, up to {iso(market.time)}"
+            self._tell(f"{member.name}: {bars}; not asked any more, but again after a restart")
         return Said(member.name, state)
 
     def close(self) -> None:
@@ -192,7 +193,6 @@ class Council:
         """Go on from a `state` of the same members."""
         self.bars = state["bars"]
         self.states = {name: Counter(counts) for name, counts in state["states"].items()}
-        self._in_a_row, self.unusable = dict(state["in_a_row"]), dict(state["unusable"])
-        for member in self.members:
-            if self._in_a_row[member.name] >= GIVEN_UP_AFTER:
-                self._residency.drop(member)
+        self.unusable = dict(state["unusable"])
+        # Who was given up is asked again: what ailed it, as memory or a file, may be mended.
+        self._in_a_row = {name: 0 if count >= GIVEN_UP_AFTER else count for name, count in state["in_a_row"].items()}
