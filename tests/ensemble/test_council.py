@@ -123,10 +123,8 @@ def test_a_member_that_keeps_failing_is_asked_no_more(tmp_path: Path, asked: Ask
     answers, _, told = asked(members, rising)
     failed = ["failed"] * GIVEN_UP_AFTER
     assert states(answers, "bad") == ["warming up"] * 12 + failed + ["left out"] * (28 - GIVEN_UP_AFTER)
-    assert (
-        told[1]
-        == f"bad: {GIVEN_UP_AFTER} bars in a row without an answer, up to 2024-01-08T00:21:00Z; not asked any more, but again after a restart"
-    )
+    said = "bars in a row without an answer, up to 2024-01-08T00:21:00Z; not asked any more, but again after a restart"
+    assert told[1] == f"bad: {GIVEN_UP_AFTER} {said}"
     assert states(answers, "good")[12:] == ["ok"] * 28
 
     answers, _, _ = asked({"bad": tmp_path / "bad.onnx"}, rising)
