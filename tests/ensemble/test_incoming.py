@@ -178,6 +178,15 @@ def test_a_csv_line_with_too_few_fields_is_refused() -> None:
         taken([*lines, "1704672120000000000,1\n"])
 
 
+def test_an_empty_field_of_csv_is_a_missing_value() -> None:
+    lines = as_csv(COLUMNS)[:5]
+    lines[3] = ",".join("" if name == "close" else str(values[2]) for name, values in COLUMNS.items())
+    with pytest.raises(DataError, match=r"standard input, line 4: close missing at 2024-01-08T00:02:00Z; set"):
+        taken(lines)
+    bars, incoming, _ = taken(lines, missing="drop")
+    assert len(bars) == 3 and incoming.counts == {"bars with a missing value": 1}
+
+
 def test_what_the_recipe_lets_go_is_counted() -> None:
     missing = json.dumps({**json.loads(GOOD[3]), "close": None})
     bars, incoming, told = taken([*GOOD[:3], missing, *GOOD[4:6]], missing="drop")

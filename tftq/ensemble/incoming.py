@@ -241,7 +241,9 @@ class _Lines:
     def _table(self, line: str) -> pa.Table | None:
         """A table of one row, or None where the line names the columns of those to come."""
         if self._header:
-            return _csv(f"{self._header}\n{line}")
+            table = _csv(f"{self._header}\n{line}")
+            kinds = [one.with_type(pa.float64()) if pa.types.is_null(one.type) else one for one in table.schema]  # null: an empty field
+            return table.cast(pa.schema(kinds))
         if self._header is None and not line.lstrip().startswith("{"):
             try:
                 find_columns(_csv(f"{line}\n").column_names, SOURCE)
