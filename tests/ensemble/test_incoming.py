@@ -271,3 +271,12 @@ def test_a_file_without_a_whole_bar_is_refused(tmp_path: Path) -> None:
             DataError, match=r"x\.parquet: each of its 40 bars lacks a value; give bars with open, high, low, close, volume"
         ):
             bars_of_file(recipe(path, missing="drop", **options), MINUTE, 5, BEGIN)
+
+
+def test_what_is_no_feed_is_not_left_out_for_ever() -> None:
+    """A CSV feed gone on with without its header; older bars, as a feed repeats that was cut off, are left out as long as they come."""
+    header, *rows = as_csv(bar_columns(130))
+    with pytest.raises(DataError, match=r"standard input, line 100: 100 lines in a row that say no bar; give JSON objects, or CSV below"):
+        taken(rows, bad_lines="skip")
+    bars, incoming, _ = taken([header, *rows, *rows[:129], *rows[:99]], bad_lines="skip")
+    assert len(bars) == 130 and incoming.counts == {"bad lines": 228}

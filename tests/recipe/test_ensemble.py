@@ -78,6 +78,7 @@ def test_a_dash_is_standard_input(tmp_path: Path) -> None:
         ("members.b.wieght=2", "members.b.wieght (command line): unknown key; did you mean members.b.weight?"),
         ("members.b.foreign.output.kind=score", "found 'score'; allowed: quantiles or scores or position; did you mean scores?"),
         ("members.b.foreign.output.positions=[0]", "is no option of members.b.foreign.output.kind quantiles; allowed: kind, name, levels"),
+        ("members.b.foreign.output.levels=[0.1, 0.1000000000000001, 0.5]", "allowed: levels far enough apart to be called by different"),
         ("members.b.foreign.output.levels=[0.1, 0.9]", "found [0.1, 0.9]; allowed: strictly increasing, 0.5 among them"),
         ("members.b.foreign.future.f=[hour_sin_1]", "members.b.foreign.future (command line): needs the horizon; set horizon beside it"),
         (

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 SOURCE = "standard input"
 NEARER_IN_ANOTHER_UNIT = -np.log(FIXED_POINT) / 2  # of log prices from bar to bar
 STEPS_TO_FIND = 10  # gaps of a feed, of which one at least must be of the members' step
+LINES = "give JSON objects, or CSV below a line with the names of its columns, after a restart too"
+NO_FEED = 100  # lines in a row that say no bar: no more are left out, though the recipe says so, or a run would go on without answers
 BYTE_ORDER_MARK = "\ufeff"  # before the first line, where a feed was written as UTF-8 by some tools
 
 
@@ -154,11 +156,13 @@ class _Lines:
         self._told_a_gap = False
 
     def bars(self, lines: Iterable[str]) -> Iterator[Bar]:
+        unread = 0  # lines in a row that say no bar at all
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             if self._header is None:
                 line = line.removeprefix(BYTE_ORDER_MARK)
+            table = None
             try:
                 table = self._table(line)
                 bar = None if table is None else self._bar(table)
@@ -167,7 +171,11 @@ class _Lines:
                     self._refuse(number, error)
                 self._incoming.counts["bad lines"] += 1
                 self._tell(f"line {number}: left out: {error}")
+                unread = unread + 1 if table is None else 0
+                if unread == NO_FEED:
+                    raise DataError(f"{SOURCE}, line {number}: {NO_FEED} lines in a row that say no bar; {LINES}") from error
                 continue
+            unread = 0
             if bar is not None:
                 self._compare_steps(number, bar)
                 self._given = bar

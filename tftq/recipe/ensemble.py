@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
 
+from tftq.quantiles import quantile_name
 from tftq.recipe.fields import Count, FilePath, Names, Positive, Section, Switch, Text, Tick, Ticks, Whole, contradiction, frozen
 from tftq.recipe.kind import Idle, Kind
 from tftq.recipe.schema import Format
@@ -28,6 +29,8 @@ class QuantilesOutput(Section):
     def _ordered_with_the_median(cls, levels: tuple[float, ...]) -> tuple[float, ...]:
         if 0.5 not in levels or not all(low < high for low, high in pairwise(levels)):
             raise contradiction(f"found {list(levels)}; allowed: strictly increasing, 0.5 among them")
+        if len(set(map(quantile_name, levels))) < len(levels):
+            raise contradiction(f"found {list(levels)}; allowed: levels far enough apart to be called by different names")
         return levels
 
 
