@@ -2,8 +2,9 @@
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             long = WHOLE_RUN in getattr(item, "fixturenames", ()) or item.get_closest_marker("slow") is not None
             places[group] = min(places.get(group, len(MADE_ONCE) + 1), len(MADE_ONCE) + (not long))
     items.sort(key=lambda item: places[groups[item.path]])  # a stable sort: each file's own order stays
+
+
+@pytest.fixture(scope="session", autouse=True)
+def operators_of_the_exporter() -> Iterator[None]:
+    """Torch builds the table of what it can export anew at each export, for half a second; nothing is ever added to it here."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
+        yield
 
 
 @dataclass(frozen=True)
