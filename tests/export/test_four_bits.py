@@ -6,7 +6,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import torch
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -16,7 +15,7 @@ from tftq.export.census import take_census
 from tftq.export.four_bits import MARKER, write_four_bits
 from tftq.export.gate import run
 from tftq.export.scan import DOMAIN, every_graph
-from tftq.export.stream import FORECAST_FILE, STEP_FILE
+from tftq.export.stream import Stream
 from tftq.export.stream_export import forecaster
 from tftq.export.stream_graph import build_pair
 from tftq.quant.fake_quantize import CurveQuantizer
@@ -118,6 +117,5 @@ def test_both_halves_of_a_stream_are_in_four_bits(make: Make, tmp_path: Path) ->
         (tmp_path / name).write_bytes(graph)
         assert any(tensor.data_type == TensorProto.INT4 for tensor in onnx.load_model_from_string(graph).graph.initializer)
     windows = small_batch(made.model.inputs, 6)
-    with torch.no_grad():
-        together = forecaster(tmp_path / STEP_FILE, tmp_path / FORECAST_FILE)(windows)
-    np.testing.assert_allclose(together, run(made.path, windows), rtol=0, atol=1e-5 * np.ptp(together))
+    streamed = forecaster(Stream(tmp_path))(windows)
+    np.testing.assert_allclose(streamed, run(made.path, windows), rtol=0, atol=1e-5 * np.ptp(streamed))

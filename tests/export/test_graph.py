@@ -214,10 +214,14 @@ def test_the_lstms_integers_are_those_of_the_model_in_onnxs_order_of_gates(make:
         module = made.model.get_submodule(side)
         assert isinstance(module, FakeQuantizedLstm)
         for layer in (0, 1):
-            node = read.product_of(f"{side}.ih_{layer}")
+            node = read.users[f"{side}.ih_{layer}"]
             assert node.op_type == "LSTM"
             for position, kind in ((1, "ih"), (2, "hh")):
-                stored, scale = read.dequantized(node.input[position])
+                product = read.maker[node.input[position]]
+                cast, reshaped = (read.maker[name] for name in product.input)
+                assert (product.op_type, cast.op_type, reshaped.op_type) == ("Mul", "Cast", "Reshape")
+                assert read.constants[reshaped.input[1]].tolist() == [1, -1, 1]
+                stored, scale = read.constants[cast.input[0]], read.constants[reshaped.input[0]]
                 weight = getattr(module.lstm, f"weight_{kind}_l{layer}").detach().numpy()
                 i, f, g, o = np.split(weight, 4)
                 ours = np.concatenate([i, o, f, g])  # ONNX wants input, output, forget, cell

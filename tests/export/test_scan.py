@@ -37,7 +37,7 @@ def plain(compute: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("batch", [1, 2, 7])
 def test_a_scan_computes_what_its_part_computes_of_each_window(batch: int) -> None:
-    graph = trace(Network(each_window), {"x": (2, 5, 3), "y": (2, 6)}, "result", {})
+    graph = trace(Network(each_window), {"x": (2, 5, 3), "y": (2, 6)}, ("result",), {})
     x, y = torch.rand(batch, 5, 3), torch.rand(batch, 6)
     expected = Network(plain)(x, y).numpy()
     inputs = {"x": x.numpy(), "y": y.numpy()}
@@ -47,7 +47,7 @@ def test_a_scan_computes_what_its_part_computes_of_each_window(batch: int) -> No
 
 
 def test_no_marker_is_left_and_every_node_is_there_once() -> None:
-    model = onnx.load_from_string(trace(Network(each_window), {"x": (2, 5, 3), "y": (2, 6)}, "result", {}))
+    model = onnx.load_from_string(trace(Network(each_window), {"x": (2, 5, 3), "y": (2, 6)}, ("result",), {}))
     assert {entry.domain for entry in model.opset_import} == {""}
     nodes = nodes_of(model.graph)
     assert {node.domain for node in nodes} == {""} and [node.op_type for node in nodes].count("Scan") == 1

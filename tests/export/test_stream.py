@@ -25,8 +25,8 @@ from tftq.export.gate import proven_bytes
 from tftq.export.graph import build_graph, read_metadata
 from tftq.export.measure import feeds, open_session
 from tftq.export.publish import publish
-from tftq.export.stream import FORECAST_FILE, STEP_FILE, Stream
-from tftq.export.stream_export import ExportedPair, export_pair, replay
+from tftq.export.stream import FORECAST_FILE, STEP_FILE, EncodedWindows, Stream
+from tftq.export.stream_export import ExportedPair, export_pair, forecaster
 from tftq.export.stream_graph import ForecastNetwork, StepNetwork, build_pair
 from tftq.files import sha256
 from tftq.model.tabulate import tabulate
@@ -108,11 +108,90 @@ def test_static_columns_and_categories(static_pair: Path, make: Make) -> None:
     made = make("small fp32")
     batch = small_batch(made.model.inputs, 12, seed=4)
     assert batch.static is not None
-    replayed = replay(Stream(static_pair, batch.static[0]), batch)  # each window is another series
+    replayed = forecaster(Stream(static_pair, batch.static[0]))(batch)  # each window is another series
     expected = in_one_piece(made.path, batch)
     assert np.abs(replayed - expected).max() <= SPREAD * np.ptp(expected)
     with torch.no_grad():
         assert np.abs(replayed - made.model(*batch.inputs).numpy()).max() <= 1e-4 * np.ptp(expected)
+
+
+LSTMS = ["small fp32", "small int8", "small int8, lstm dynamic"]
+
+
+@pytest.mark.parametrize("name", LSTMS)
+def test_two_layers_that_begin_anew_in_every_window(make: Make, tmp_path: Path, name: str) -> None:
+    """One series with static columns, bar by bar, of each kind of LSTM: every window is that of the model in one piece."""
+    made = make(name)
+    for file, content in build_pair(made.model, "fp32", METADATA).items():
+        (tmp_path / file).write_bytes(content)
+    batch = small_batch(made.model.inputs, 30, seed=5)
+    assert batch.static is not None
+    lookback = made.model.inputs.lookback
+    rows = batch.history.flatten(0, 1)[: lookback + 29]
+    series = Batch(rows.unfold(0, lookback, 1).mT, batch.future, batch.static[:1].expand(30, -1), batch.target)
+    stream, replayed = Stream(tmp_path, batch.static[0]), []
+    for i, row in enumerate(rows):
+        stream.push(row)
+        if i >= lookback - 1:
+            replayed.append(stream.forecast(batch.future[i + 1 - lookback]))
+    expected = in_one_piece(made.path, series)
+    assert np.ptp(expected[:, 0, 1]) > 0.01 * np.ptp(expected)
+    assert np.abs(np.stack(replayed) - expected).max() <= SPREAD * np.ptp(expected)
+
+
+@pytest.mark.parametrize("name", LSTMS)
+def test_what_the_halves_take_and_give(make: Make, name: str) -> None:
+    """An LSTM that rounds over a whole window has no step of its own: it stays with the forecast."""
+    model = make(name).model
+    lookback, horizon, hidden, columns = model.inputs.lookback, model.inputs.horizon, 16, len(model.inputs.history)
+    step = {"history": [columns], "states": [4, lookback - 1, hidden], "static": [2]}
+    steps = {"selected": [hidden], "new_states": [4, lookback, hidden], "context": [4, hidden]}
+    known = len(model.inputs.future)
+    ahead = {
+        "selected": [lookback, hidden],
+        "future": [horizon, known],
+        "encoded": [lookback, hidden],
+        "state": [4, hidden],
+        "context": [4, hidden],
+    }
+    if "dynamic" in name:
+        del step["states"], steps["new_states"], ahead["encoded"], ahead["state"]
+    found = []
+    for content in build_pair(model, "fp32", METADATA).values():
+        graph = onnx.load_model_from_string(content).graph
+        for values in (graph.input, graph.output):
+            found.append({value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim[1:]] for value in values})
+    assert found == [step, steps, ahead, {"forecast": [horizon, 3]}]
+
+
+def test_the_window_that_is_full_is_that_of_the_last_bars() -> None:
+    """Against an LSTM of torch over the last four of ten rows; the others are one, two and three rows long."""
+    torch.manual_seed(0)
+    lstm, rows, lookback = torch.nn.LSTM(5, 3, num_layers=2), torch.randn(10, 5), 4
+    windows = EncodedWindows(states=4, others=lookback - 1, hidden=3)
+    with torch.no_grad():
+        for last in range(len(rows)):
+            states = torch.cat([torch.from_numpy(windows.open[0]), torch.zeros(4, 1, 3)], dim=1)  # [states, windows, hidden]
+            _, (hidden, cell) = lstm(rows[last].expand(1, lookback, -1), (states[:2].contiguous(), states[2:].contiguous()))
+            windows.take(torch.cat([hidden, cell])[None].numpy())
+            if last < lookback - 1:
+                continue
+            full = windows.full()
+            encoded, (hidden, cell) = lstm(rows[last + 1 - lookback : last + 1])
+            torch.testing.assert_close(torch.from_numpy(full["encoded"][0]), encoded)
+            torch.testing.assert_close(torch.from_numpy(full["state"][0]), torch.cat([hidden, cell]))
+            _, (hidden, cell) = lstm(rows[last : last + 1])
+            torch.testing.assert_close(torch.from_numpy(windows.open[0, :, -1]), torch.cat([hidden, cell]))
+    assert windows.nbytes == 4 * (4 * 3 * 3 + 4 * 3 + 4 * 4 * 3)
+
+
+def test_a_window_of_one_bar() -> None:
+    windows = EncodedWindows(states=2, others=0, hidden=3)
+    for value in (1.0, 2.0):
+        windows.take(np.full((1, 2, 1, 3), value, np.float32))
+        full = windows.full()
+        assert windows.open.shape == (1, 2, 0, 3) and np.array_equal(full["encoded"], np.full((1, 1, 3), value, np.float32))
+        assert np.array_equal(full["state"], np.full((1, 2, 3), value, np.float32))
 
 
 def test_bars_may_come_together(bars_pair: Pair) -> None:
@@ -215,13 +294,11 @@ def test_only_the_halves_of_one_pair_are_taken(bars_pair: Pair, static_pair: Pat
         Stream(tmp_path)
 
 
-def test_a_forecast_that_is_not_finite_is_refused(static_pair: Path, make: Make) -> None:
+def test_a_forecast_that_is_not_finite_is_refused(static_pair: Path, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Stream(static_pair, [1, 0.5])
     window = small_batch(make("small fp32").model.inputs, 1)
     stream.push(window.history[0])
-    state = stream.state()
-    state["selected"][:] = np.nan
-    stream.restore(state)
+    monkeypatch.setattr(stream, "_selected", np.full_like(stream._selected, np.nan))
     with pytest.raises(NotFiniteError, match=r"^the forecast is not finite, though its inputs are"):
         stream.forecast(window.future[0])
 

@@ -127,7 +127,7 @@ def build_graph(policy: Policy, metadata: Mapping[str, object]) -> bytes:
     """
     inputs = policy.inputs
     shapes = {"history": (EXAMPLE_BATCH, inputs.lookback, len(inputs.history)), "position": (EXAMPLE_BATCH, 1)}
-    return trace(deploy(policy), shapes, "scores", {**_describe(inputs), **metadata})
+    return trace(deploy(policy), shapes, ("scores",), {**_describe(inputs), **metadata})
 
 
 def _describe(inputs: Inputs) -> dict[str, object]:

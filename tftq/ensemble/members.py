@@ -183,8 +183,7 @@ class Streaming(Member):
 
     def load(self) -> None:
         """See `Member`."""
-        step, forecast = self.files
-        self._stream = Stream((step, forecast), threads=self._threads, shared=self._shared)
+        self._stream = Stream(self.files, threads=self._threads, shared=self._shared)
         if self._kept:
             self._stream.restore(self._kept)
 
@@ -286,6 +285,7 @@ def planned_bytes(member: Member, note: Callable[[str], None]) -> int:
             return proven
         note(f"{member.name}: measured anew what it takes, for {proof} does not tell it of this very model")
     try:
-        return int(measured(*member.files, threads=1, shapes=member.interface.shapes).cost["rss_bytes"])
+        sessions = int(measured(*member.files, threads=1, shapes=member.interface.shapes).cost["rss_bytes"])
+        return sessions + (Stream(member.files).nbytes if isinstance(member, Streaming) else 0)
     except GateError as error:
         raise EnsembleError(f"member {member.name}: what it takes is not known: {error}") from error

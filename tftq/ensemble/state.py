@@ -18,7 +18,7 @@ from tftq.errors import EnsembleError
 from tftq.files import written_whole
 
 FILE = "state.npz"
-FORMAT = 3  # of what a state holds: one more whenever that changes
+FORMAT = 4  # of what a state holds: one more whenever that changes
 
 
 @dataclass(frozen=True)

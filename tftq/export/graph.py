@@ -10,6 +10,7 @@ from torch import nn
 from tftq.export.deploy import compute_by_window, deploy
 from tftq.export.four_bits import write_four_bits
 from tftq.export.half import deploy_half
+from tftq.export.lstm import load_as_floats
 from tftq.export.measure import METADATA_KEY
 from tftq.export.scan import every_graph, write_scans
 from tftq.export.tracing import traced
@@ -35,24 +36,25 @@ def build_graph(model: Forecaster, metadata: Mapping[str, object], *, half: bool
     else:
         deployed = deploy(model)
         compute_by_window(deployed)  # not for a GPU, which wants few and large products
-    return trace(deployed, model.inputs.shapes(EXAMPLE_BATCH), "forecast", {**describe_model(model), **metadata})
+    return trace(deployed, model.inputs.shapes(EXAMPLE_BATCH), ("forecast",), {**describe_model(model), **metadata})
 
 
-def trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], output: str, metadata: Mapping[str, object]) -> bytes:
+def trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], outputs: tuple[str, ...], metadata: Mapping[str, object]) -> bytes:
     """An ONNX model of any network that `deploy` made, or that is made of one.
 
     Args:
         network: in eval mode.
         shapes: its inputs by name and in order, each of a batch of `EXAMPLE_BATCH`.
-        output: the name of its one output.
+        outputs: the names of what it gives, in order.
         metadata: what to note in the file, as JSON.
 
     Returns:
         The serialized model; the same for the same network.
     """
-    graph = traced(network.cpu(), shapes, output)
+    graph = traced(network.cpu(), shapes, outputs)
     write_scans(graph)
     write_four_bits(graph)
+    load_as_floats(graph)
     _own_zero_points(graph.graph)
     _strip(graph)
     _describe(graph, {"versions": _versions(), **metadata})

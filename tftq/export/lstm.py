@@ -1,6 +1,9 @@
 """The LSTM as ONNX operators: the standard one in floating point, or ONNX Runtime's own that multiplies integers."""
 
+import numpy as np
+import onnx
 import torch
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from tftq.export.operators import constant, dequantized
@@ -12,7 +15,7 @@ DYNAMIC = "com.microsoft::DynamicQuantizeLSTM"  # of ONNX Runtime's CPU provider
 
 
 class OnnxLstm(nn.Module):
-    """One ONNX LSTM operator a layer, its weights stored as FP32, FP16 or, behind a dequantizer, INT8.
+    """One ONNX LSTM operator a layer, its weights stored as FP32, FP16 or, behind a dequantizer (see `load_as_floats`), INT8.
 
     Args:
         lstm: the float module, or the one whose weights are quantized.
@@ -123,6 +126,38 @@ class OnnxDynamicLstm(nn.Module):
             hiddens.append(last_hidden.reshape(1, size))
             cells.append(last_cell.reshape(1, size))
         return torch.cat([x.squeeze(1), *hiddens, *cells])
+
+
+def load_as_floats(model: onnx.ModelProto) -> None:
+    """Have INT8 weights of FP32 LSTMs made floats once, when the file is loaded, in place.
+
+    A runtime keeps a dequantizer of a constant for a product to take it in, which an LSTM does not: it would dequantize at every run, and
+    the weights would not be arranged for the product beforehand. Operators on constants it computes at loading, to the same floats.
+    """
+    graph = model.graph
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    makers = {output: node for node in graph.node for output in node.output}
+    made: list[NodeProto] = []
+    for node in (node for node in graph.node if node.op_type == "LSTM"):
+        for place in (1, 2):
+            dequantizer = makers.get(node.input[place])
+            if dequantizer is None or dequantizer.op_type != "DequantizeLinear":
+                continue
+            name, scale, _ = dequantizer.input
+            if constants[scale].data_type != TensorProto.FLOAT:
+                continue
+            constants[name].name = f"{name}.int8"
+            graph.initializer.append(numpy_helper.from_array(np.array([1, -1, 1]), f"{name}.shape"))
+            made += [
+                helper.make_node("Cast", [f"{name}.int8"], [f"{name}.integers"], to=TensorProto.FLOAT),
+                helper.make_node("Reshape", [scale, f"{name}.shape"], [f"{name}.steps"]),
+                helper.make_node("Mul", [f"{name}.integers", f"{name}.steps"], [name]),
+            ]
+            graph.node.remove(dequantizer)
+            node.input[place] = name
+    others = [NodeProto.FromString(node.SerializeToString()) for node in graph.node]  # copies: the nodes are the graph's own
+    del graph.node[:]
+    graph.node.extend([*made, *others])
 
 
 def _gates(x: Tensor) -> Tensor:

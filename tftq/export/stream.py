@@ -1,10 +1,10 @@
-"""Forecasts bar by bar: each bar's variable selection is computed once, when it comes, and kept while it is in the window.
+"""Forecasts bar by bar: what a bar comes to by itself is computed once, when it comes, and kept while it is in the window.
 
 Needs nothing but numpy, ONNX Runtime and psutil, so it serves without torch.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ class Stream:
 
     def __init__(
         self,
-        models: Path | str | tuple[Path | str, Path | str],
+        models: Path | str | Sequence[Path | str],
         static: ArrayLike | None = None,
         *,
         threads: int = 0,
@@ -51,13 +51,22 @@ class Stream:
         self.columns: dict[str, list[str]] = {name: [column["name"] for column in columns] for name, columns in notes["inputs"].items()}
         self._pair: str = notes["pair"]
         self._static = self._static_feed(static)
-        self._selected = np.zeros((self.lookback, notes["hidden"]), np.float32)  # the newest last
+        self._bars = np.zeros((self.lookback, len(self.columns["history"])), np.float32)  # raw, the newest last
+        self._selected = np.zeros((self.lookback, notes["hidden"]), np.float32)
         self._count = 0  # of rows, from the last one back, that are bars
+        self._context: dict[str, np.ndarray] = {}  # what the static columns tell the forecast
+        shapes = {node.name: node.shape for node in self._step.get_inputs()}
+        self._encoder = EncodedWindows(*shapes["states"][1:]) if "states" in shapes else None
 
     @property
     def ready(self) -> bool:
         """Whether the window is full, so that there is a forecast."""
         return self._count == self.lookback
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the window and of all that is kept of its bars; the sessions come on top."""
+        return self._bars.nbytes + self._selected.nbytes + (0 if self._encoder is None else self._encoder.nbytes)
 
     def pick(self, features: Mapping[str, ArrayLike], name: str = "history") -> np.ndarray:
         """The columns of an input in their order, out of named ones, of which there may be more.
@@ -89,13 +98,8 @@ class Stream:
         """
         bars = np.atleast_2d(np.asarray(features, np.float32))
         self._check("history", bars, (len(bars), len(self.columns["history"])))
-        bars = bars[-self.lookback :]
-        if not len(bars):
-            return
-        static = {name: values.repeat(len(bars), axis=0) for name, values in self._static.items()}
-        selected = self._step.run(None, {"history": bars, **static})[0]  # [bars, hidden]
-        self._selected = np.concatenate([self._selected[len(bars) :], selected])
-        self._count = min(self._count + len(bars), self.lookback)
+        for bar in bars[-self.lookback :]:
+            self._take(bar)
 
     def forecast(self, future: ArrayLike) -> np.ndarray:
         """Forecast what follows the newest bar.
@@ -114,7 +118,8 @@ class Stream:
             raise StreamError(f"{self._count} of {self.lookback} bars so far: push more before asking for a forecast (see `ready`)")
         ahead = np.asarray(future, np.float32)
         self._check("future", ahead, (self.horizon, len(self.columns["future"])))
-        found = self._forecast.run(None, {"selected": self._selected[None], "future": ahead[None], **self._static})[0][0]
+        encoded = {} if self._encoder is None else self._encoder.full()
+        found = self._forecast.run(None, {"selected": self._selected[None], "future": ahead[None], **encoded, **self._context})[0][0]
         if not np.isfinite(found).all():
             raise NotFiniteError("the forecast is not finite, though its inputs are; look at the model")
         return np.asarray(found)
@@ -134,11 +139,11 @@ class Stream:
 
     def state(self) -> dict[str, np.ndarray]:
         """What a restart needs for the same answers, as arrays that `np.savez` stores and `np.load` reads without pickle."""
-        kept = self._selected[self.lookback - self._count :].copy()  # [bars, hidden]
-        return {"pair": np.array(self._pair), "selected": kept, **{name: values[0] for name, values in self._static.items()}}
+        kept = self._bars[self.lookback - self._count :].copy()  # [bars, history columns]
+        return {"pair": np.array(self._pair), "bars": kept, **{name: values[0] for name, values in self._static.items()}}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from a `state`, in place of the bars so far.
+        """Go on from a `state`, in place of the bars so far; its bars are computed anew.
 
         Args:
             state: of a stream of the same pair and the same static columns.
@@ -150,8 +155,20 @@ class Stream:
             raise StreamError("a state of another pair of models: push the last bars anew")
         if not all(np.array_equal(state[name], values[0]) for name, values in self._static.items()):
             raise StreamError(f"a state of other static columns ({', '.join(self.columns['static'])}): open the stream with the state's")
-        self._count = len(state["selected"])
-        self._selected[self.lookback - self._count :] = state["selected"]
+        self.reset()
+        self.push(state["bars"])
+
+    def _take(self, bar: np.ndarray) -> None:
+        """Compute what a bar [history columns] comes to, and move the window on by it."""
+        states = {} if self._encoder is None else {"states": self._encoder.open}
+        results = self._step.run(None, {"history": bar[None], **states, **self._static})
+        found = dict(zip((node.name for node in self._step.get_outputs()), results, strict=True))
+        self._bars = np.concatenate([self._bars[1:], bar[None]])
+        self._selected = np.concatenate([self._selected[1:], found["selected"]])
+        if self._encoder is not None:
+            self._encoder.take(found["new_states"])
+        self._context = {name: found[name] for name in found if name == "context"}
+        self._count = min(self._count + 1, self.lookback)
 
     def _static_feed(self, static: ArrayLike | None) -> dict[str, np.ndarray]:
         """The static input by name, [1, static columns]; nothing where the model has none."""
@@ -170,6 +187,43 @@ class Stream:
         if not np.isfinite(values).all():
             column = self.columns[name][int(np.argwhere(~np.isfinite(values))[0, -1])]
             raise StreamError(f"{name}: column {column!r} is not finite; leave the bar out and reset, or mend its value")
+
+
+class EncodedWindows:
+    """What the encoder has made so far of every window that the newest bar is in: one of each length up to the lookback.
+
+    Args:
+        states: hidden and cell state of each layer of the encoder.
+        others: how many windows a bar finds begun, the lookback less one.
+        hidden: the size of each state.
+
+    Attributes:
+        open: the states of the windows that the next bar will find [1, states, others, hidden], the oldest first.
+    """
+
+    def __init__(self, states: int, others: int, hidden: int) -> None:
+        lookback = others + 1
+        self.open = np.zeros((1, states, others, hidden), np.float32)
+        self._last = np.zeros((1, states, hidden), np.float32)  # of the window that is full
+        self._outputs = np.zeros((lookback, lookback, hidden), np.float32)  # [windows in turn, bars of each, hidden]
+        self._oldest = 0  # which of them is full
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of what is kept."""
+        return self.open.nbytes + self._last.nbytes + self._outputs.nbytes
+
+    def take(self, after: np.ndarray) -> None:
+        """Go on by a bar, given all states after it [1, states, lookback, hidden], the oldest window's first."""
+        states, lookback = after.shape[1:3]
+        self._oldest = (self._oldest + 1) % lookback
+        order = np.arange(lookback)
+        self._outputs[(self._oldest + order) % lookback, lookback - 1 - order] = after[0, states // 2 - 1]  # hidden of the last layer
+        self._last, self.open = after[:, :, 0], after[:, :, 1:]
+
+    def full(self) -> dict[str, np.ndarray]:
+        """Of the window that is full, what the encoder made of each bar, and its states in the end, as the forecast takes them."""
+        return {"encoded": self._outputs[self._oldest][None], "state": self._last}
 
 
 def _open(path: Path, part: str, threads: int, shared: bool) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The streaming pair from the model to two files with names: built, replayed bar by bar beside the one-piece model, then renamed."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +32,8 @@ class ExportedPair(Exported):
     Attributes:
         path: the step half.
         partner: the forecast half.
-        proof, quality, test: see `Exported`; costs are those of both halves together, so latency_ms is that of a bar.
+        proof, quality, test: see `Exported`; costs are those of both halves together, and rss_bytes of the window that is kept beside them,
+            so latency_ms is that of a bar.
     """
 
     partner: Path
@@ -76,68 +77,60 @@ def export_pair(
         pair = build_pair(model, weights, {**metadata, "target": validation.target_unit})
         for part, path in zip(parts, (step, forecast), strict=True):
             part.write_bytes(pair[path.name])
-        proof = _prove(parts, model, weights, one_piece, _stretches(validation), batch_size)
-        together = forecaster(*parts)
-        quality = evaluate_forecasts("stream", together, validation, metrics_for(model), batch_size=batch_size)
-        tested = None if test is None else evaluate_forecasts("stream", together, test, metrics_for(model), batch_size=batch_size)
+        proof = _prove(parts, model, weights, one_piece, _stretches(validation))
+        replay = forecaster(Stream(parts))
+        quality = evaluate_forecasts("stream", replay, validation, metrics_for(model), batch_size=batch_size)
+        tested = None if test is None else evaluate_forecasts("stream", replay, test, metrics_for(model), batch_size=batch_size)
     proof.write(proven, [step, forecast])
     return ExportedPair(step, proof, quality, tested, forecast)
 
 
-def replay(stream: Stream, batch: Batch) -> np.ndarray:
-    """Forecast windows as a stream meets them: one that continues the one before by a bar pushes that bar alone.
+def forecaster(stream: Stream) -> Callable[[Batch], np.ndarray]:
+    """A stream as a function of whole windows: one that continues the one before it by a bar pushes that bar alone.
 
     Args:
         stream: of the pair.
-        batch: the windows, in order of time.
 
     Returns:
-        float32 [batch, horizon, quantiles].
+        From windows, in order of time, to their forecasts, float32 [batch, horizon, quantiles]; a batch may continue the one before.
     """
-    forecasts = []
-    for i, (history, future) in enumerate(zip(batch.history.numpy(), batch.future.numpy(), strict=True)):
-        static = None if batch.static is None else batch.static[i].numpy()
-        continues = i > 0 and np.array_equal(history[:-1], batch.history[i - 1, 1:].numpy())
-        if continues and (batch.static is None or torch.equal(batch.static[i], batch.static[i - 1])):
-            stream.push(history[-1])
-        else:
-            stream.reset(static)
-            stream.push(history)
-        forecasts.append(stream.forecast(future))
-    return np.stack(forecasts)
-
-
-def forecaster(step: Path, forecast: Path) -> Callable[[Batch], np.ndarray]:
-    """The pair as one function of whole windows, any number at once.
-
-    Args:
-        step, forecast: the halves.
-
-    Returns:
-        From a batch to its forecasts, float32 [batch, horizon, quantiles].
-    """
-    first, second = open_session(step), open_session(forecast)
+    before: Batch | None = None  # the last window
 
     def run(batch: Batch) -> np.ndarray:
-        count, lookback, _ = batch.history.shape
-        bars = [batch.history.flatten(0, 1), *(() if batch.static is None else (batch.static.repeat_interleave(lookback, dim=0),))]
-        selected = first.run(None, feeds(first, bars))[0].reshape(count, lookback, -1)  # [batch, lookback, hidden]
-        return np.asarray(second.run(None, feeds(second, (selected, *batch.inputs[1:])))[0])
+        nonlocal before
+        forecasts = []
+        for window in _one_by_one(batch):
+            if before is not None and _continues(window, before):
+                stream.push(window.history[-1])
+            else:
+                stream.reset(window.static)
+                stream.push(window.history)
+            before = window
+            forecasts.append(stream.forecast(window.future))
+        return np.stack(forecasts)
 
     return run
 
 
-def _prove(
-    pair: tuple[Path, ...], model: TemporalFusionTransformer, weights: Format, one_piece: Path, batch: Batch, batch_size: int
-) -> Proof:
+def _one_by_one(batch: Batch) -> Iterator[Batch]:
+    """Its windows, without the dimension of the batch."""
+    for i in range(len(batch.history)):
+        yield Batch(*(None if part is None else part[i] for part in batch))  # type: ignore[arg-type]
+
+
+def _continues(window: Batch, before: Batch) -> bool:
+    """Whether a window is the one before, a bar later."""
+    same_series = window.static is None or before.static is None or torch.equal(window.static, before.static)
+    return same_series and torch.equal(window.history[:-1], before.history[1:])
+
+
+def _prove(pair: tuple[Path, ...], model: TemporalFusionTransformer, weights: Format, one_piece: Path, batch: Batch) -> Proof:
     """Hold a replay against the one-piece model, window by window, and count both halves, and measure them side by side."""
-    static = None if batch.static is None else batch.static[0].numpy()
-    step, forecast = pair
-    replayed = replay(Stream((step, forecast), static), batch)
-    session, together = open_session(one_piece), forecaster(step, forecast)
-    alone = [Batch(*(None if part is None else part[i : i + 1] for part in batch)) for i in range(len(batch.history))]  # type: ignore[arg-type]
-    expected = np.concatenate([session.run(["forecast"], feeds(session, window.inputs))[0] for window in alone])
-    some = Batch(*(None if part is None else part[:batch_size] for part in batch))  # type: ignore[arg-type]
+    stream = Stream(pair, None if batch.static is None else batch.static[0].numpy())
+    replayed = forecaster(stream)(batch)
+    session = open_session(one_piece)
+    alone = (tuple(part[None] for part in window.inputs) for window in _one_by_one(batch))
+    expected = np.concatenate([session.run(["forecast"], feeds(session, window))[0] for window in alone])
     in_torch = forecasts(model, batch)
     spread = float(expected.max() - expected.min()) or 1.0
     integer = is_integer(weights)
@@ -145,13 +138,13 @@ def _prove(
     census = _census_of(pair, model.kept_float)
     checks = [
         *distances("from the one-piece model, bar by bar", replayed, expected, spread, BATCH_INVARIANCE, ties=ties),
-        *distances("of bars at once from bar by bar", together(some), replayed[:batch_size], spread, BATCH_INVARIANCE, ties=ties),
         *soundness(replayed),
         *(integrity(census, model, model.kept_float) if integer else []),
     ]
     require(f"the streaming pair of {weights}", checks)
     found = measured(*pair, threads=MEASURED_THREADS)
-    return Proof(checks, float(np.abs(replayed - in_torch).max()), census, found.cost, found.nodes)
+    cost = {**found.cost, "rss_bytes": found.cost["rss_bytes"] + stream.nbytes}
+    return Proof(checks, float(np.abs(replayed - in_torch).max()), census, cost, found.nodes)
 
 
 def _stretches(windows: Windows) -> Batch:

@@ -17,17 +17,17 @@ OPSET = 21
 _traced: dict[bytes, bytes] = {}  # what a graph depends on -> the graph without the numbers of the network's tensors
 
 
-def traced(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], output: str) -> onnx.ModelProto:
+def traced(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], outputs: tuple[str, ...]) -> onnx.ModelProto:
     """The network's graph with its tensors as initializers, optimised as the exporter does.
 
     Args:
         network: in eval mode, on the CPU.
-        shapes: its inputs by name and in order, each of a batch of at least two, which the graph leaves open.
-        output: the name of its one output.
+        shapes: its inputs, arguments of its `forward` by name and in order, each of a batch of at least two, which the graph leaves open.
+        outputs: the names of what it gives, in order.
     """
-    key = pickle.dumps((shapes, output)) + _structure(network)
+    key = pickle.dumps((shapes, outputs)) + _structure(network)
     if key not in _traced:
-        _traced[key] = _without_numbers(_trace(network, shapes, output), network)
+        _traced[key] = _without_numbers(_trace(network, shapes, outputs), network)
     graph = onnx.load_from_string(_traced[key])
     tensors = _tensors(network)
     for initializer in graph.graph.initializer:
@@ -49,15 +49,15 @@ def _structure(network: nn.Module) -> bytes:
     return pickled.getvalue()
 
 
-def _trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], output: str) -> onnx.ModelProto:
+def _trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], outputs: tuple[str, ...]) -> onnx.ModelProto:
     batch = torch.export.Dim("batch")
     with _quiet(), torch.no_grad():
         program = torch.onnx.export(
             network,
-            tuple(torch.zeros(shape) for shape in shapes.values()),
+            kwargs={name: torch.zeros(shape) for name, shape in shapes.items()},
             input_names=list(shapes),
-            output_names=[output],
-            dynamic_shapes=tuple({0: batch} for _ in shapes),
+            output_names=outputs,
+            dynamic_shapes={name: {0: batch} for name in shapes},
             opset_version=OPSET,
             dynamo=True,
             external_data=False,

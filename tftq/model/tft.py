@@ -19,6 +19,7 @@ from tftq.model.variable_selection import PaperVariableSelection, VariableSelect
 
 Form = Literal["knots", "folded", "paper"]
 InputName = Literal["static", "history", "future"]
+CONTEXTS = ("selection", "enrichment", "lstm_hidden", "lstm_cell")  # what the static columns speak to
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class TemporalFusionTransformer(Forecaster):
         self.static_contexts = nn.ModuleDict()
         if inputs.static:
             self.static_selection = self._selection("static", context=0)
-            for use in ("selection", "enrichment", "lstm_hidden", "lstm_cell"):
+            for use in CONTEXTS:
                 self.static_contexts[use] = GatedResidualNetwork(hidden, hidden, hidden, dropout=dropout, folded=folded)
 
         self.history_selection = self._selection("history", context=context)
@@ -118,10 +119,26 @@ class TemporalFusionTransformer(Forecaster):
         Returns:
             [batch, horizon, quantiles] in the target's unit, ascending.
         """
+        return self.look_ahead(past, *self.encode(past, context), future, context)
+
+    def encode(self, past: Tensor, context: dict[str, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The encoder's output [batch, lookback, hidden], and its state after the last row, see `initial_state`."""
+        encoded, state = recompute(self.encoder, past, self.initial_state(context))
+        return encoded, state
+
+    def initial_state(self, context: dict[str, Tensor]) -> tuple[Tensor, Tensor] | None:
+        """The encoder's hidden and cell state before the first row, each [LSTM layers, batch, hidden]; None, for zeros, without context."""
+        if not context:
+            return None
+        layers = self.encoder.num_layers
+        hidden, cell = (context[use].expand(layers, -1, -1).contiguous() for use in ("lstm_hidden", "lstm_cell"))
+        return hidden, cell
+
+    def look_ahead(self, past: Tensor, encoded: Tensor, state: tuple[Tensor, Tensor], future: Tensor, context: dict[str, Tensor]) -> Tensor:
+        """What follows the encoder: as `forecast`, with what `encode` returns."""
         ahead = self.future_selection(self.future_scaling(future), _over_time(context, "selection"))  # [batch, horizon, hidden]
 
         # Locality enhancement
-        encoded, state = recompute(self.encoder, past, self._initial_state(context))
         decoded, _ = recompute(self.decoder, ahead, state)
         local = recompute(self._skip_lstm, past, ahead, encoded, decoded)  # [batch, time, hidden]
 
@@ -161,13 +178,6 @@ class TemporalFusionTransformer(Forecaster):
         else:
             curves = FoldedCurves(arranged, hidden, shared=shared)
         return VariableSelection(columns, hidden, curves, context=context, dropout=dropout)
-
-    def _initial_state(self, context: dict[str, Tensor]) -> tuple[Tensor, Tensor] | None:
-        if not context:
-            return None
-        layers = self.encoder.num_layers
-        hidden, cell = (context[use].expand(layers, -1, -1).contiguous() for use in ("lstm_hidden", "lstm_cell"))
-        return hidden, cell
 
 
 def _over_time(context: dict[str, Tensor], use: str) -> Tensor | None:
