@@ -44,12 +44,16 @@ def unpacked_curves(offsets: Tensor, base: Tensor, step: Tensor, counts: Sequenc
 
 
 def write_four_bits(model: onnx.ModelProto) -> None:
-    """Store what is marked in four bits and unpack it under the name that it was traced with, in place, outside of any loop."""
+    """Store what is marked in four bits and unpack it under the name that it was traced with, in place, where it is used.
+
+    That may be the body of a loop: OpenVINO lets it refer to constants outside, but to nothing computed there. ONNX Runtime computes what
+    depends on constants alone in a body too when it loads the file.
+    """
     graph = model.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
-    unpacking: list[NodeProto] = []
     made: dict[str, str] = {}  # what a marker traced -> the name of what is unpacked in its place
-    for part in every_graph(graph):
+    for part in reversed(list(every_graph(graph))):  # bodies first: their graphs are copied with them
+        unpacking: list[NodeProto] = []
         marked = [node for node in part.node if node.op_type == MARKER]
         for node in marked:
             part.node.remove(node)
@@ -67,11 +71,11 @@ def write_four_bits(model: onnx.ModelProto) -> None:
         for node in part.node:
             for place, name in enumerate(node.input):
                 node.input[place] = made.get(name, name)
+        others = [NodeProto.FromString(node.SerializeToString()) for node in part.node]  # copies: the nodes are the graph's own
+        del part.node[:]
+        part.node.extend([*unpacking, *others])
     for name in {name for name in constants if name in made.values()}:
         graph.initializer.remove(constants[name])
-    others = [NodeProto.FromString(node.SerializeToString()) for node in graph.node]  # copies: the nodes are the graph's own
-    del graph.node[:]
-    graph.node.extend([*unpacking, *others])
 
 
 def _weight(name: str, integers: np.ndarray) -> tuple[list[NodeProto], list[TensorProto]]:
