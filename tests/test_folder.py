@@ -87,6 +87,22 @@ def test_a_file_is_no_folder(recipe: Recipe, tmp_path: Path, resume: bool, words
     assert (tmp_path / "run").read_text() == "mine"
 
 
+def test_one_process_at_a_time_is_at_a_run(recipe: Recipe) -> None:
+    folder = RunFolder.open(recipe, CPU, resume=False)
+    with folder.recording(name="first"):
+        folder.write_json("summary.json", {"name": "first"})
+        with pytest.raises(RunFolderError, match=r"run: another run is writing here; stop it or wait for it, or choose another out="):
+            with folder.recording(name="second"):
+                raise AssertionError
+        assert json.loads((folder.path / "summary.json").read_text()) == {"name": "first"}
+    with folder.recording(name="third"):
+        pass
+    with pytest.raises(KeyError), folder.recording(name="fourth"):
+        raise KeyError
+    with folder.recording(name="fifth"):
+        assert json.loads((folder.path / "summary.json").read_text())["name"] == "fifth"
+
+
 def test_a_run_of_the_same_recipe_is_resumed_as_it_lies(recipe: Recipe) -> None:
     first = RunFolder.open(recipe, CPU, resume=False)
     before = {entry: entry.read_bytes() for entry in first.path.iterdir()}

@@ -56,7 +56,7 @@ def test_a_file_and_the_same_bars_as_lines_are_answered_alike(tmp_path: Path, me
     memory = of_file["memory"]
     assert (memory["budget_bytes"], memory["planned_bytes"]) == (932 * MEGA, 5 * MEGA) and memory["loads"] == dict.fromkeys(members, 1)
     assert {path.name for path in (tmp_path / "file").iterdir()} == {
-        "answers.parquet", "env.json", "recipe.yaml", "report.html", "state.npz", "summary.json",
+        ".lock", "answers.parquet", "env.json", "recipe.yaml", "report.html", "state.npz", "summary.json",
     }  # fmt: skip
     assert json.loads((tmp_path / "file" / "summary.json").read_text()) == of_file
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pynvml
 import torch
+from filelock import FileLock, Timeout
 
 from tftq.errors import RecipeError, RunFolderError
 from tftq.files import written_whole
@@ -21,6 +22,7 @@ from tftq.recipe.loading import deciding_yaml, load_document, resolved_yaml
 from tftq.recipe.schema import RunRecipe
 from tftq.versions import installed
 
+LOCK = ".lock"  # of the process that is at a run
 RL = ("stable-baselines3", "gymnasium")  # of the extra rl
 PACKAGES = ("torch", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "numpy", "pyarrow", "pydantic", *RL)
 
@@ -81,19 +83,37 @@ class RunFolder:
 
         Args:
             about: what else the summary holds of a run that is going, was stopped or failed.
+
+        Raises:
+            RunFolderError: another process is at it; nothing was written.
         """
 
         def note(status: str) -> None:
             self.write_json("summary.json", {**about, "status": status})
 
-        note("running")
-        (self.path / "report.html").unlink(missing_ok=True)
+        with self.alone():
+            note("running")
+            (self.path / "report.html").unlink(missing_ok=True)
+            try:
+                yield
+            except BaseException as error:
+                stopped = isinstance(error, BrokenPipeError) or not isinstance(error, Exception)  # nobody reads on, Ctrl-C or SIGTERM
+                note(f"stopped: {type(error).__name__}" if stopped else f"failed: {type(error).__name__}: {error}")
+                raise
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Write while no other process does; the lock of one that was killed is free.
+
+        Raises:
+            RunFolderError: another does.
+        """
         try:
+            lock = FileLock(self.path / LOCK).acquire(timeout=0)
+        except Timeout as error:
+            raise RunFolderError(f"{self.path}: another run is writing here; stop it or wait for it, or choose another out=...") from error
+        with lock:
             yield
-        except BaseException as error:
-            stopped = isinstance(error, BrokenPipeError) or not isinstance(error, Exception)  # nobody reads on, Ctrl-C or SIGTERM
-            note(f"stopped: {type(error).__name__}" if stopped else f"failed: {type(error).__name__}: {error}")
-            raise
 
     def write(self, name: str, text: str) -> Path:
         """Write a file whole or not at all."""

@@ -168,7 +168,8 @@ def run(
     council = Council(prepared.members, weights, recipe.rule.kind, recipe.rule.minimum, residency, recipe.at_once, tell)
     market = Market(prepared.step, prepared.time_zone, prepared.lookback)
     every = recipe.save_every or (SAVE_EVERY_OF_STREAM if streamed else SAVE_EVERY_OF_FILE)
-    session = Session(folder.path, market, council, incoming, saved=saved, tell=tell)
+    with folder.alone():  # its journal is cut to what the state counts
+        session = Session(folder.path, market, council, incoming, saved=saved, tell=tell)
     with folder.recording(name=recipe.name):
         with closing(session):
             for at_bar in session.answers(every):
