@@ -77,8 +77,10 @@ def export_pair(
         pair = build_pair(model, weights, {**metadata, "target": validation.target_unit})
         for part, path in zip(parts, (step, forecast), strict=True):
             part.write_bytes(pair[path.name])
-        proof = _prove(parts, model, weights, one_piece, _stretches(validation))
-        replay = forecaster(Stream(parts))
+        batch = _stretches(validation)
+        stream = Stream(parts, None if batch.static is None else batch.static[0])
+        proof = _prove(parts, stream, model, weights, one_piece, batch)
+        replay = forecaster(stream)
         quality = evaluate_forecasts("stream", replay, validation, metrics_for(model), batch_size=batch_size)
         tested = None if test is None else evaluate_forecasts("stream", replay, test, metrics_for(model), batch_size=batch_size)
     proof.write(proven, [step, forecast])
@@ -124,9 +126,10 @@ def _continues(window: Batch, before: Batch) -> bool:
     return same_series and torch.equal(window.history[:-1], before.history[1:])
 
 
-def _prove(pair: tuple[Path, ...], model: TemporalFusionTransformer, weights: Format, one_piece: Path, batch: Batch) -> Proof:
+def _prove(
+    pair: tuple[Path, ...], stream: Stream, model: TemporalFusionTransformer, weights: Format, one_piece: Path, batch: Batch
+) -> Proof:
     """Hold a replay against the one-piece model, window by window, and count both halves, and measure them side by side."""
-    stream = Stream(pair, None if batch.static is None else batch.static[0].numpy())
     replayed = forecaster(stream)(batch)
     session = open_session(one_piece)
     alone = (tuple(part[None] for part in window.inputs) for window in _one_by_one(batch))
