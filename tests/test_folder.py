@@ -91,9 +91,9 @@ def test_one_process_at_a_time_is_at_a_run(recipe: Recipe) -> None:
     folder = RunFolder.open(recipe, CPU, resume=False)
     with folder.recording(name="first"):
         folder.write_json("summary.json", {"name": "first"})
-        with pytest.raises(RunFolderError, match=r"run: another run is writing here; stop it or wait for it, or choose another out="):
-            with folder.recording(name="second"):
-                raise AssertionError
+        refused = pytest.raises(RunFolderError, match=r"run: another run is writing here; stop it or wait for it, or choose another out=")
+        with refused, RunFolder(folder.path).recording(name="second"):
+            raise AssertionError
         assert json.loads((folder.path / "summary.json").read_text()) == {"name": "first"}
     with folder.recording(name="third"):
         pass
