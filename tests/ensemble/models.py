@@ -155,6 +155,15 @@ def agent(path: Path, *, lookback: int = 4, warmup: int = 5, planned: int = MEGA
     return write_model(path, nodes, constants, shapes, {"scores": (3,)}, metadata, planned)
 
 
+def trio(folder: Path) -> dict[str, Path]:
+    """Write two forecasters, one of which looks farther back and ahead, and an agent; path by name."""
+    return {
+        "near": forecaster(folder / "near.onnx"),
+        "far": forecaster(folder / "far.onnx", lookback=12, horizon=4, seed=5),
+        "agent": agent(folder / "agent.onnx"),
+    }
+
+
 def write_model(
     path: Path,
     nodes: list[onnx.NodeProto],
