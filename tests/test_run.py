@@ -31,7 +31,7 @@ QAT = ROOT / "recipes" / "qat_int8.yaml"
 def test_a_run_leaves_what_it_promises(bars_run: Run) -> None:
     names = {path.relative_to(bars_run.folder).as_posix() for path in bars_run.folder.rglob("*") if path.is_file()}
     assert names == {
-        *("recipe.yaml", "env.json", "metrics.jsonl", "memory.jsonl", "summary.json", "report.html"),
+        *(".lock", "recipe.yaml", "env.json", "metrics.jsonl", "memory.jsonl", "summary.json", "report.html"),
         *("checkpoints/last.pt", "checkpoints/best.pt", "qat/metrics.jsonl", "qat/checkpoints/last.pt", "qat/checkpoints/best.pt"),
         *(f"exports/{kind}.{end}" for kind in ("fp32", "int8_ptq", "int8_qat") for end in ("onnx", "export.json")),
     }
