@@ -52,7 +52,7 @@ def test_it_leaves_a_whole_folder(agent_run: Run) -> None:
     files = {str(path.relative_to(agent_run.folder)) for path in agent_run.folder.rglob("*") if path.is_file()}
     exports = {f"exports/{kind}.{end}" for kind in ("fp32", "int8_ptq") for end in ("onnx", "export.json")}
     assert files == exports | {
-        *("recipe.yaml", "env.json", "metrics.jsonl", "memory.jsonl", "summary.json", "report.html"),
+        *(".lock", "recipe.yaml", "env.json", "metrics.jsonl", "memory.jsonl", "summary.json", "report.html"),
         "checkpoints/last.pt",
     }
     published = agent_run.folder.parent / "exports" / "dqn"

@@ -25,7 +25,7 @@ from tftq.export.gate import proven_bytes
 from tftq.export.graph import build_graph, read_metadata
 from tftq.export.measure import feeds, open_session
 from tftq.export.publish import publish
-from tftq.export.stream import FORECAST_FILE, STEP_FILE, EncodedWindows, Stream
+from tftq.export.stream import FORECAST_FILE, STEP_FILE, EncodedWindows, Stream, window_bytes
 from tftq.export.stream_export import ExportedPair, export_pair, forecaster
 from tftq.export.stream_graph import ForecastNetwork, StepNetwork, build_pair
 from tftq.files import sha256
@@ -182,7 +182,6 @@ def test_the_window_that_is_full_is_that_of_the_last_bars() -> None:
             torch.testing.assert_close(torch.from_numpy(full["state"][0]), torch.cat([hidden, cell]))
             _, (hidden, cell) = lstm(rows[last : last + 1])
             torch.testing.assert_close(torch.from_numpy(windows.open[0, :, -1]), torch.cat([hidden, cell]))
-    assert windows.nbytes == 4 * (4 * 3 * 3 + 4 * 3 + 4 * 4 * 3)
 
 
 def test_a_window_of_one_bar() -> None:
@@ -192,6 +191,19 @@ def test_a_window_of_one_bar() -> None:
         full = windows.full()
         assert windows.open.shape == (1, 2, 0, 3) and np.array_equal(full["encoded"], np.full((1, 1, 3), value, np.float32))
         assert np.array_equal(full["state"], np.full((1, 2, 3), value, np.float32))
+
+
+def test_the_memory_of_what_is_kept(bars_pair: Pair, static_pair: Path, make: Make) -> None:
+    """Floats: raw and selected bars, and in the windows of each length the encoder's output at each bar, and its states."""
+    assert window_bytes(read_metadata(bars_pair.folder / STEP_FILE)) == 4 * (60 * (225 + 16) + 60 * 60 * 16 + 60 * 2 * 16)
+    assert window_bytes(read_metadata(static_pair / FORECAST_FILE)) == 4 * (12 * (5 + 16) + 12 * 12 * 16 + 12 * 4 * 16)
+    whole = onnx.load_model_from_string(build_pair(make("small int8, lstm dynamic").model, "int8_ptq", METADATA)[STEP_FILE])
+    assert window_bytes(read_metadata(whole)) == 4 * 12 * (5 + 16)
+    stream = Stream(bars_pair.folder)
+    encoder = stream._encoder
+    assert encoder is not None
+    arrays = (stream._bars, stream._selected, encoder.open, encoder._last, encoder._outputs)
+    assert sum(array.nbytes for array in arrays) == window_bytes(read_metadata(bars_pair.folder / STEP_FILE))
 
 
 def test_bars_may_come_together(bars_pair: Pair) -> None:

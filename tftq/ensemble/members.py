@@ -20,6 +20,7 @@ from tftq.export.gate import measured, proven_bytes
 from tftq.export.measure import FLOATS, open_session
 from tftq.export.metadata import file_metadata
 from tftq.export.stream import FORECAST_FILE, STEP_FILE, Stream
+from tftq.export.stream_export import PROOF, measured_pair
 from tftq.files import sha256
 
 if TYPE_CHECKING:
@@ -279,13 +280,14 @@ def planned_bytes(member: Member, note: Callable[[str], None]) -> int:
     Raises:
         EnsembleError: a file that cannot be measured.
     """
-    proof = member.files[0].with_name("stream.export.json" if len(member.files) > 1 else f"{member.files[0].stem}.export.json")
+    proof = member.files[0].with_name(PROOF if isinstance(member, Streaming) else f"{member.files[0].stem}.export.json")
     if proof.is_file():
         if (proven := proven_bytes(proof, member.hashes)) is not None:
             return proven
         note(f"{member.name}: measured anew what it takes, for {proof} does not tell it of this very model")
     try:
-        sessions = int(measured(*member.files, threads=1, shapes=member.interface.shapes).cost["rss_bytes"])
-        return sessions + (Stream(member.files).nbytes if isinstance(member, Streaming) else 0)
+        if isinstance(member, Streaming):
+            return int(measured_pair(*member.files, threads=1).cost["rss_bytes"])
+        return int(measured(*member.files, threads=1, shapes=member.interface.shapes).cost["rss_bytes"])
     except GateError as error:
         raise EnsembleError(f"member {member.name}: what it takes is not known: {error}") from error

@@ -51,7 +51,7 @@ def planned_export(recipe: Recipe, kind: Format, *, weights: int, knots: int, ke
     model, file = FLOAT * weights, size * (weights - lstm) + lstm_size * lstm + more
     packed = model if half else file
     unpacked = UNPACKING * hidden * knots if form in INTEGER_FORMATS["int4"] else 0
-    copies, sessions = (2, 3) if kind == "stream" else (1, 1)  # its halves; the one-piece model, the stream, and the pair on whole windows
+    copies, sessions = (2, 2) if kind == "stream" else (1, 1)  # its halves; the one-piece model, and both halves together
     building = {"parameters": (1 + copies) * model, "workspace": 2 * file, "activations": 0}
     running = {"parameters": model, "workspace": sessions * (file + packed + unpacked), "activations": WINDOWS * of_rows}
     components = max(building, running, key=lambda parts: sum(parts.values()))

@@ -63,11 +63,6 @@ class Stream:
         """Whether the window is full, so that there is a forecast."""
         return self._count == self.lookback
 
-    @property
-    def nbytes(self) -> int:
-        """Memory of the window and of all that is kept of its bars; the sessions come on top."""
-        return self._bars.nbytes + self._selected.nbytes + (0 if self._encoder is None else self._encoder.nbytes)
-
     def pick(self, features: Mapping[str, ArrayLike], name: str = "history") -> np.ndarray:
         """The columns of an input in their order, out of named ones, of which there may be more.
 
@@ -208,11 +203,6 @@ class EncodedWindows:
         self._outputs = np.zeros((lookback, lookback, hidden), np.float32)  # [windows in turn, bars of each, hidden]
         self._oldest = 0  # which of them is full
 
-    @property
-    def nbytes(self) -> int:
-        """Memory of what is kept."""
-        return self.open.nbytes + self._last.nbytes + self._outputs.nbytes
-
     def take(self, after: np.ndarray) -> None:
         """Go on by a bar, given all states after it [1, states, lookback, hidden], the oldest window's first."""
         states, lookback = after.shape[1:3]
@@ -224,6 +214,17 @@ class EncodedWindows:
     def full(self) -> dict[str, np.ndarray]:
         """Of the window that is full, what the encoder made of each bar, and its states in the end, as the forecast takes them."""
         return {"encoded": self._outputs[self._oldest][None], "state": self._last}
+
+
+def window_bytes(notes: Mapping[str, Any]) -> int:
+    """The memory that a `Stream` keeps of its bars, beside its sessions.
+
+    Args:
+        notes: the metadata of either half.
+    """
+    lookback, hidden = notes["lookback"], notes["hidden"]
+    encoded = lookback * hidden * (lookback + notes["states"]) if notes.get("states") else 0  # of each window: its bars, and its states
+    return np.dtype(np.float32).itemsize * (lookback * (len(notes["inputs"]["history"]) + hidden) + encoded)
 
 
 def _open(path: Path, part: str, threads: int, shared: bool) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +12,11 @@ from tftq.data.columns import Batch
 from tftq.data.windows import Windows
 from tftq.export.census import Census, float_lstm_weights, integer_shares, kept_weights, stored_weights, take_census
 from tftq.export.evaluate import evaluate_forecasts
-from tftq.export.gate import BATCH_INVARIANCE, Proof, distances, forecasts, integrity, measured, moved_by_ties, require, soundness
+from tftq.export.gate import BATCH_INVARIANCE, Measured, Proof, distances, forecasts, integrity, measured, moved_by_ties, require, soundness
 from tftq.export.measure import feeds, open_session
+from tftq.export.metadata import file_metadata
 from tftq.export.publish import MEASURED_THREADS, Exported, to_be_proven
-from tftq.export.stream import FORECAST_FILE, STEP_FILE, Stream
+from tftq.export.stream import FORECAST_FILE, STEP_FILE, Stream, window_bytes
 from tftq.export.stream_graph import build_pair
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.recipe.schema import Format, is_integer
@@ -114,6 +115,20 @@ def forecaster(stream: Stream) -> Callable[[Batch], np.ndarray]:
     return run
 
 
+def measured_pair(step: Path, forecast: Path, *, threads: int) -> Measured:
+    """As `measured`, of both halves beside each other and of the window that is kept beside them.
+
+    Args:
+        step, forecast: the halves.
+        threads: threads within an operator.
+
+    Raises:
+        GateError: the process failed.
+    """
+    found = measured(step, forecast, threads=threads)
+    return replace(found, cost={**found.cost, "rss_bytes": found.cost["rss_bytes"] + window_bytes(file_metadata(step))})
+
+
 def _one_by_one(batch: Batch) -> Iterator[Batch]:
     """Its windows, without the dimension of the batch."""
     for i in range(len(batch.history)):
@@ -145,9 +160,8 @@ def _prove(
         *(integrity(census, model, model.kept_float) if integer else []),
     ]
     require(f"the streaming pair of {weights}", checks)
-    found = measured(*pair, threads=MEASURED_THREADS)
-    cost = {**found.cost, "rss_bytes": found.cost["rss_bytes"] + stream.nbytes}
-    return Proof(checks, float(np.abs(replayed - in_torch).max()), census, cost, found.nodes)
+    found = measured_pair(*pair, threads=MEASURED_THREADS)
+    return Proof(checks, float(np.abs(replayed - in_torch).max()), census, found.cost, found.nodes)
 
 
 def _stretches(windows: Windows) -> Batch:

@@ -97,8 +97,13 @@ def build_pair(model: TemporalFusionTransformer, weights: Format, metadata: Mapp
         FORECAST_FILE: (ForecastNetwork(deploy(model)), forecast, ("forecast",)),
     }
     common = {
-        **{**describe_model(model), **metadata, "format": "stream", "weights": weights},
-        **{"hidden": model.architecture.hidden, "pair": _identity(model)},
+        **describe_model(model),
+        **metadata,
+        "format": "stream",
+        "weights": weights,
+        "hidden": model.architecture.hidden,
+        "states": step["states"][1] if "states" in step else 0,
+        "pair": _identity(model),
     }
     partner = {STEP_FILE: FORECAST_FILE, FORECAST_FILE: STEP_FILE}
     return {
