@@ -9,11 +9,11 @@ import pytest
 
 from tests.conftest import Run
 from tests.data.helpers import bar_columns, take, write
-from tests.ensemble.models import agent, forecaster, pair
+from tests.ensemble.models import ALL, agent, forecaster, pair
 from tests.ensemble.runs import answers_of, as_json, forecasts_of, quietly, recipe_of
 from tftq.ensemble.members import Streaming, open_member
 from tftq.errors import EnsembleError
-from tftq.export.stream import FORECAST_FILE, STEP_FILE
+from tftq.export.stream import FORECAST_FILE, STEP_FILE, Stream
 from tftq.predict import predict
 from tftq.recipe.ensemble import MemberRecipe
 
@@ -83,3 +83,26 @@ def test_a_trained_network_is_answered_as_it_is_predicted(bars_run: Run, tmp_pat
     assert any("when training ended" in note for note in summary["notes"])  # these bars are of before
     assert np.abs(found - predicted).max() <= 1 / 255 * np.ptp(predicted)  # integers: a value on a rounding tie may go the other way
     assert np.median(np.abs(found - predicted)) < 1e-6 * np.ptp(predicted)
+
+
+def test_a_pair_that_fails_while_it_is_loaded_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of its bars pushed again would be a window with a gap; the next load takes them all."""
+    recipe = MemberRecipe(path=pair(tmp_path / "tft"))
+    first, second = (open_member("m", recipe, threads=1, shared=False) for _ in range(2))
+    assert isinstance(first, Streaming)
+    first.load()
+    assert first._stream is not None
+    first._stream.push(np.arange(8 * len(ALL)).reshape(8, -1))
+    kept = first.state()
+    second.restore(kept)
+    with monkeypatch.context() as broken:
+        broken.setattr(Stream, "push", fail)
+        with pytest.raises(RuntimeError, match="no memory"):
+            second.load()
+    assert not second.loaded
+    second.load()
+    assert all(np.array_equal(second.state()[name], part) for name, part in kept.items())
+
+
+def fail(*_: Any) -> None:
+    raise RuntimeError("no memory")

@@ -291,6 +291,8 @@ def test_layers_of_equal_weights_are_layers_of_their_own(weights: WeightStorage,
     with torch.no_grad():
         table.attention_skip.gate.weight.copy_(table.lstm_skip.gate.weight)
         table.output_skip.gate.weight.copy_(2 * table.lstm_skip.gate.weight)
+        table.decoder.weight_hh_l0.copy_(table.encoder.weight_hh_l0)
+        table.decoder.weight_ih_l0.copy_(2 * table.encoder.weight_ih_l0)
     model = calibrated(table, lstm, weights=weights)
     path = tmp_path / "equal.onnx"
     path.write_bytes(build_graph(model, METADATA))

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from onnx import numpy_helper
 
 from tests.conftest import ROOT
 from tests.export.conftest import METADATA, Make
+from tests.model.small import small_model
 from tests.quant.small import SmallWindows, small_batch, small_table
 from tftq.data.columns import Batch
 from tftq.data.load import load_datasets
@@ -206,6 +207,19 @@ def test_the_memory_of_what_is_kept(bars_pair: Pair, static_pair: Path, make: Ma
     assert sum(array.nbytes for array in arrays) == window_bytes(read_metadata(bars_pair.folder / STEP_FILE))
 
 
+def test_a_pair_of_windows_of_one_bar(tmp_path: Path) -> None:
+    """No window is open then that the next bar could find."""
+    like = small_model(static=False)
+    model = TemporalFusionTransformer(replace(like.inputs, lookback=1), *like.scalings, like.architecture)
+    table = tabulate(model)[0].eval()
+    (tmp_path / "fp32.onnx").write_bytes(build_graph(table, METADATA))
+    for name, content in build_pair(table, "fp32", METADATA).items():
+        (tmp_path / name).write_bytes(content)
+    windows = small_batch(table.inputs, 5)
+    expected = in_one_piece(tmp_path / "fp32.onnx", windows)
+    assert np.abs(forecaster(Stream(tmp_path))(windows) - expected).max() <= SPREAD * np.ptp(expected)
+
+
 def test_bars_may_come_together(bars_pair: Pair) -> None:
     windows = bars_pair.windows
     one, several = Stream(bars_pair.folder), Stream((bars_pair.folder / STEP_FILE, bars_pair.folder / FORECAST_FILE))
@@ -256,6 +270,30 @@ def test_a_state_of_another_model_or_series_is_refused(bars_pair: Pair, static_p
         Stream(static_pair, [2, 0.5]).restore(Stream(static_pair, [1, 0.5]).state())
 
 
+def test_a_damaged_state_is_refused_and_the_stream_goes_on(static_pair: Path, make: Make) -> None:
+    window, stream = small_batch(make("small fp32").model.inputs, 1), Stream(static_pair, [1, 0.5])
+    stream.push(window.history[0])
+    before, state = stream.forecast(window.future[0]), stream.state()
+    for lacking in state:
+        with pytest.raises(StreamError, match=rf"^a state without {lacking}: take it whole from `state\(\)`, or push the last bars anew$"):
+            stream.restore({name: part for name, part in state.items() if name != lacking})
+    for bars, why in ((state["bars"][:, 1:], r"found an array \[12, 4\]"), (state["bars"] * np.nan, "column 'price' is not finite")):
+        with pytest.raises(StreamError, match=f"^history: {why}"):
+            stream.restore({**state, "bars": bars})
+    assert np.array_equal(stream.forecast(window.future[0]), before)
+
+
+def test_what_a_caller_does_with_its_arrays_does_not_reach_into_a_window(static_pair: Path, make: Make) -> None:
+    window, static = small_batch(make("small fp32").model.inputs, 1), np.array([1, 0.5], np.float32)
+    stream, other = Stream(static_pair, static), Stream(static_pair, static.copy())
+    other.push(window.history[0])
+    for row in window.history[0]:
+        stream.push(row)
+        for mine in (static, *(part for name, part in stream.state().items() if name != "pair")):
+            mine[:] = 2
+    assert np.array_equal(stream.forecast(window.future[0]), other.forecast(window.future[0]))
+
+
 def test_what_does_not_fit_is_refused_by_name(bars_pair: Pair, static_pair: Path) -> None:
     windows, stream = bars_pair.windows, Stream(bars_pair.folder)
     stream.push(windows.history[0])
@@ -267,6 +305,10 @@ def test_what_does_not_fit_is_refused_by_name(bars_pair: Pair, static_pair: Path
         stream.push(row)
     with pytest.raises(StreamError, match=r"^history: found an array \[1, 224\], wanted \[1, 225\]: "):
         stream.push(row[1:])
+    with pytest.raises(StreamError, match=r"^history: no array of numbers: could not convert string to float: 'n/a'$"):
+        stream.push(["n/a"] * 225)
+    with pytest.raises(StreamError, match=r"^history: column '\w+' is not finite"):
+        stream.push([1e300] * 225)
     with pytest.raises(StreamError, match=r"^future: found an array \[9, 11\], wanted \[10, 11\]: (\w+, ){5}…$"):
         stream.forecast(windows.future[0, 1:])
     assert np.array_equal(stream.forecast(windows.future[0]), before)  # nothing of it was taken
@@ -287,6 +329,8 @@ def test_columns_are_picked_by_name(static_pair: Path) -> None:
     assert stream.pick(named, "future").tolist() == [[3, 0], [4, 1]]
     with pytest.raises(StreamError, match=r"^static: lacks sector, size; wanted is every column of `columns\['static'\]`$"):
         stream.pick(named, "static")
+    with pytest.raises(StreamError, match=r"^hour: no array of numbers: could not convert string to float: '9:30'$"):
+        stream.pick({**named, "hour": ["9:30", "9:31"]})
     with pytest.raises(StreamError, match=r"^history: lacks price, state, volume, hour, holiday; wanted"):
         stream.pick({})
 

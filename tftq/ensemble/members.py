@@ -184,9 +184,10 @@ class Streaming(Member):
 
     def load(self) -> None:
         """See `Member`."""
-        self._stream = Stream(self.files, threads=self._threads, shared=self._shared)
+        stream = Stream(self.files, threads=self._threads, shared=self._shared)
         if self._kept:
-            self._stream.restore(self._kept)
+            stream.restore(self._kept)
+        self._stream = stream
 
     def unload(self) -> None:
         """See `Member`."""

@@ -137,27 +137,34 @@ def load_as_floats(model: onnx.ModelProto) -> None:
     graph = model.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
     makers = {output: node for node in graph.node for output in node.output}
-    made: list[NodeProto] = []
-    for node in (node for node in graph.node if node.op_type == "LSTM"):
+    nodes: list[NodeProto] = []
+    made: dict[str, str] = {}  # what a dequantizer gave -> the floats in its place; of equal small constants the exporter leaves one
+    for lstm in (node for node in graph.node if node.op_type == "LSTM"):
         for place in (1, 2):
-            dequantizer = makers.get(node.input[place])
-            if dequantizer is None or dequantizer.op_type != "DequantizeLinear":
-                continue
-            name, scale, _ = dequantizer.input
-            if constants[scale].data_type != TensorProto.FLOAT:
-                continue
-            constants[name].name = f"{name}.int8"
-            graph.initializer.append(numpy_helper.from_array(np.array([1, -1, 1]), f"{name}.shape"))
-            made += [
-                helper.make_node("Cast", [f"{name}.int8"], [f"{name}.integers"], to=TensorProto.FLOAT),
-                helper.make_node("Reshape", [scale, f"{name}.shape"], [f"{name}.steps"]),
-                helper.make_node("Mul", [f"{name}.integers", f"{name}.steps"], [name]),
-            ]
-            graph.node.remove(dequantizer)
-            node.input[place] = name
+            given = lstm.input[place]
+            if given not in made:
+                dequantizer = makers.get(given)
+                if dequantizer is None or dequantizer.op_type != "DequantizeLinear":
+                    continue
+                weight, scale, _ = dequantizer.input
+                if constants[scale].data_type != TensorProto.FLOAT:
+                    continue
+                name = weight
+                while name in made.values():
+                    name += "_"
+                constants[weight].name = f"{weight}.int8"
+                graph.initializer.append(numpy_helper.from_array(np.array([1, -1, 1]), f"{name}.shape"))
+                nodes += [
+                    helper.make_node("Cast", [f"{weight}.int8"], [f"{name}.integers"], to=TensorProto.FLOAT),
+                    helper.make_node("Reshape", [scale, f"{name}.shape"], [f"{name}.steps"]),
+                    helper.make_node("Mul", [f"{name}.integers", f"{name}.steps"], [name]),
+                ]
+                graph.node.remove(dequantizer)
+                made[given] = name
+            lstm.input[place] = made[given]
     others = [NodeProto.FromString(node.SerializeToString()) for node in graph.node]  # copies: the nodes are the graph's own
     del graph.node[:]
-    graph.node.extend([*made, *others])
+    graph.node.extend([*nodes, *others])
 
 
 def _gates(x: Tensor) -> Tensor:

@@ -74,12 +74,12 @@ class Stream:
             float32 [columns] or [bars, columns], as `push`, `forecast` and `reset` take them.
 
         Raises:
-            StreamError: columns that are not there.
+            StreamError: columns that are not there, or hold no numbers.
         """
         if missing := [column for column in self.columns[name] if column not in features]:
             more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
             raise StreamError(f"{name}: lacks {', '.join(missing[:NAMED])}{more}; wanted is every column of `columns[{name!r}]`")
-        return np.stack([np.asarray(features[column], np.float32) for column in self.columns[name]], axis=-1)
+        return np.stack([_numbers(column, features[column]) for column in self.columns[name]], axis=-1)
 
     def push(self, features: ArrayLike) -> None:
         """Take the next bar.
@@ -89,11 +89,9 @@ class Stream:
                 [bars, history columns].
 
         Raises:
-            StreamError: not so many columns, or a value that is not finite; the window stays as it was.
+            StreamError: not so many columns, or a value that is no finite number; the window stays as it was.
         """
-        bars = np.atleast_2d(np.asarray(features, np.float32))
-        self._check("history", bars, (len(bars), len(self.columns["history"])))
-        for bar in bars[-self.lookback :]:
+        for bar in self._read_bars(features)[-self.lookback :]:
             self._take(bar)
 
     def forecast(self, future: ArrayLike) -> np.ndarray:
@@ -106,12 +104,12 @@ class Stream:
             float32 [horizon, quantiles] in the target's unit, ascending.
 
         Raises:
-            StreamError: the window is not full; a future of another shape, or with a value that is not finite.
+            StreamError: the window is not full; a future of another shape, or with a value that is no finite number.
             NotFiniteError: the forecast is not finite.
         """
         if not self.ready:
             raise StreamError(f"{self._count} of {self.lookback} bars so far: push more before asking for a forecast (see `ready`)")
-        ahead = np.asarray(future, np.float32)
+        ahead = _numbers("future", future)
         self._check("future", ahead, (self.horizon, len(self.columns["future"])))
         encoded = {} if self._encoder is None else self._encoder.full()
         found = self._forecast.run(None, {"selected": self._selected[None], "future": ahead[None], **encoded, **self._context})[0][0]
@@ -135,7 +133,7 @@ class Stream:
     def state(self) -> dict[str, np.ndarray]:
         """What a restart needs for the same answers, as arrays that `np.savez` stores and `np.load` reads without pickle."""
         kept = self._bars[self.lookback - self._count :].copy()  # [bars, history columns]
-        return {"pair": np.array(self._pair), "bars": kept, **{name: values[0] for name, values in self._static.items()}}
+        return {"pair": np.array(self._pair), "bars": kept, **{name: values[0].copy() for name, values in self._static.items()}}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from a `state`, in place of the bars so far; its bars are computed anew.
@@ -144,14 +142,17 @@ class Stream:
             state: of a stream of the same pair and the same static columns.
 
         Raises:
-            StreamError: it is of another pair or of other static columns.
+            StreamError: it is no state, or of another pair or of other static columns; the window stays as it was.
         """
+        if lacking := [name for name in ("pair", "bars", *self._static) if name not in state]:
+            raise StreamError(f"a state without {', '.join(lacking)}: take it whole from `state()`, or push the last bars anew")
         if str(state["pair"]) != self._pair:
             raise StreamError("a state of another pair of models: push the last bars anew")
         if not all(np.array_equal(state[name], values[0]) for name, values in self._static.items()):
             raise StreamError(f"a state of other static columns ({', '.join(self.columns['static'])}): open the stream with the state's")
+        bars = self._read_bars(state["bars"])
         self.reset()
-        self.push(state["bars"])
+        self.push(bars)
 
     def _take(self, bar: np.ndarray) -> None:
         """Compute what a bar [history columns] comes to, and move the window on by it."""
@@ -165,14 +166,20 @@ class Stream:
         self._context = {name: found[name] for name in found if name == "context"}
         self._count = min(self._count + 1, self.lookback)
 
+    def _read_bars(self, features: ArrayLike) -> np.ndarray:
+        """Raw bars that fit [bars, history columns]."""
+        bars = np.atleast_2d(_numbers("history", features))
+        self._check("history", bars, (len(bars), len(self.columns["history"])))
+        return bars
+
     def _static_feed(self, static: ArrayLike | None) -> dict[str, np.ndarray]:
         """The static input by name, [1, static columns]; nothing where the model has none."""
         names = self.columns.get("static", [])
         if static is None and not names:
             return {}
-        values = np.zeros(0, np.float32) if static is None else np.asarray(static, np.float32)
+        values = np.zeros(0, np.float32) if static is None else _numbers("static", static)
         self._check("static", values, (len(names),))
-        return {"static": values[None]}
+        return {"static": values[None].copy()}  # what the caller does with its own must not reach into a window
 
     def _check(self, name: str, values: np.ndarray, shape: tuple[int, ...]) -> None:
         if values.shape != shape:
@@ -225,6 +232,15 @@ def window_bytes(notes: Mapping[str, Any]) -> int:
     lookback, hidden = notes["lookback"], notes["hidden"]
     encoded = lookback * hidden * (lookback + notes["states"]) if notes.get("states") else 0  # of each window: its bars, and its states
     return np.dtype(np.float32).itemsize * (lookback * (len(notes["inputs"]["history"]) + hidden) + encoded)
+
+
+def _numbers(name: str, values: ArrayLike) -> np.ndarray:
+    """As float32; what is beyond its range becomes infinite."""
+    try:
+        with np.errstate(over="ignore"):
+            return np.asarray(values, np.float32)
+    except (TypeError, ValueError) as error:
+        raise StreamError(f"{name}: no array of numbers: {error}") from error
 
 
 def _open(path: Path, part: str, threads: int, shared: bool) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:

@@ -43,8 +43,10 @@ class StepNetwork(nn.Module):
     def _step(self, selected: Tensor, states: Tensor, context: dict[str, Tensor]) -> Tensor:
         """The states of all windows after a bar [batch, states, lookback, hidden], those of the one that begins with it among them."""
         begun = self.network.initial_state(context)
-        first = torch.zeros_like(states[:, :, :1]) if begun is None else torch.cat(begun).transpose(0, 1)[:, :, None]
-        states = torch.cat([states, first], dim=2)
+        if begun is None:
+            states = nn.functional.pad(states, (0, 0, 0, 1))
+        else:
+            states = torch.cat([states, torch.cat(begun).transpose(0, 1)[:, :, None]], dim=2)
         lookback = states.shape[2]
         hidden, cell = states.transpose(0, 1).flatten(1, 2).chunk(2)  # [layers, batch * lookback, hidden]
         rows = selected.expand(-1, lookback, -1).flatten(0, 1)[:, None]  # [batch * lookback, 1, hidden]
