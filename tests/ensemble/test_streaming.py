@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from tests.conftest import Run
 from tests.data.helpers import bar_columns, take, write
 from tests.ensemble.models import ALL, agent, forecaster, pair
 from tests.ensemble.runs import answers_of, as_json, forecasts_of, quietly, recipe_of
+from tftq.data.features.table import CLOCK_COLUMNS
+from tftq.ensemble.interface import COLUMNS
 from tftq.ensemble.members import Streaming, open_member
 from tftq.errors import EnsembleError
 from tftq.export.stream import FORECAST_FILE, STEP_FILE, Stream
@@ -106,3 +109,25 @@ def test_a_pair_that_fails_while_it_is_loaded_is_not_loaded(tmp_path: Path, monk
 
 def fail(*_: Any) -> None:
     raise RuntimeError("no memory")
+
+
+def test_a_pair_that_fails_between_two_bars_takes_the_whole_window_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.random.default_rng(0).normal(size=(12, len(COLUMNS))).astype(np.float32)
+
+    def at(age: int) -> Any:
+        future = np.zeros((3, len(CLOCK_COLUMNS)), np.float32)
+        return SimpleNamespace(age=age, segment=0, history=lambda bars: rows[age - bars : age], future=lambda horizon: future[:horizon])
+
+    folder = pair(tmp_path / "tft")
+    failing, other = (open_member("m", MemberRecipe(path=folder), threads=1, shared=False) for _ in range(2))
+    for member in (failing, other):
+        member.load()
+    failing.answer(at(9))
+    take_bar, left = Stream._take, iter([True, False])
+    with monkeypatch.context() as broken:
+        broken.setattr(Stream, "_take", lambda stream, bar: take_bar(stream, bar) if next(left) else fail())
+        with pytest.raises(RuntimeError, match="no memory"):
+            failing.answer(at(11))
+    for age in (11, 12):
+        found, expected = (member.answer(at(age)) for member in (failing, other))
+        assert found.quantiles is not None and np.array_equal(found.quantiles, expected.quantiles)

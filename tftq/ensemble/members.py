@@ -203,6 +203,7 @@ class Streaming(Member):
         if new >= lookback:  # nothing of the window that it holds is in this one
             self._stream.reset()
             new = lookback
+        self._segment = -1  # a window that lacks some of them would have a gap
         self._stream.push(market.history(new)[:, self._history])
         self._segment, self._age = market.segment, market.age
         return self.interface.read(self._stream.forecast(market.future(self.interface.horizon)[:, self._future]))
