@@ -247,20 +247,22 @@ def test_a_break_empties_the_window(bars_pair: Pair) -> None:
     assert np.allclose(stream.forecast(windows.future[0]), first, rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("bars", [0, 40, 60])
+@pytest.mark.parametrize("bars", [0, 40, 60, 75])
 def test_a_restart_gives_the_same_answers(bars_pair: Pair, tmp_path: Path, bars: int) -> None:
     windows, stream = bars_pair.windows, Stream(bars_pair.folder)
-    stream.push(windows.history[0, :bars])
+    rows = torch.cat([windows.history[9], windows.history[0]])
+    stream.push(rows[:bars])
     np.savez(tmp_path / "state.npz", **stream.state())
     restarted = Stream(bars_pair.folder)
     restarted.push(windows.history[19])  # of which nothing must be left
     with np.load(tmp_path / "state.npz") as state:
         restarted.restore(state)
-    for row in windows.history[0, bars:]:
-        assert stream.ready == restarted.ready is False
+    for row in rows[bars:]:
+        assert stream.ready == restarted.ready
         stream.push(row)
         restarted.push(row)
-    assert np.array_equal(stream.forecast(windows.future[0]), restarted.forecast(windows.future[0]))
+        assert not stream.ready or np.array_equal(stream.forecast(windows.future[0]), restarted.forecast(windows.future[0]))
+    assert stream.ready
 
 
 def test_a_state_of_another_model_or_series_is_refused(bars_pair: Pair, static_pair: Path) -> None:
@@ -341,6 +343,8 @@ def test_only_the_halves_of_one_pair_are_taken(bars_pair: Pair, static_pair: Pat
         Stream(tmp_path)
     with pytest.raises(StreamError, match=r"forecast\.onnx: not the step half of a streaming pair$"):
         Stream((forecast, step))
+    with pytest.raises(StreamError, match=r"^found 1 files, wanted two, step\.onnx and forecast\.onnx, or their folder$"):
+        Stream((step,))
     with pytest.raises(StreamError, match=r"int8_ptq\.onnx: not the forecast half of a streaming pair$"):
         Stream((step, bars_pair.folder / "int8_ptq.onnx"))
     with pytest.raises(StreamError, match=r"halves of two pairs; take both from one export$"):
@@ -357,6 +361,27 @@ def test_a_forecast_that_is_not_finite_is_refused(static_pair: Path, make: Make,
     monkeypatch.setattr(stream, "_selected", np.full_like(stream._selected, np.nan))
     with pytest.raises(NotFiniteError, match=r"^the forecast is not finite, though its inputs are"):
         stream.forecast(window.future[0])
+
+
+def test_a_push_that_fails_leaves_no_window_with_a_gap(bars_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    windows, stream = bars_pair.windows, Stream(bars_pair.folder)
+    stream.push(windows.history[0])
+    expected = stream.forecast(windows.future[0])
+    take, taken = stream._take, list[np.ndarray]()
+
+    def fail_at_the_second(bar: np.ndarray) -> None:
+        taken.append(bar)
+        if len(taken) == 2:
+            raise MemoryError
+        take(bar)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(stream, "_take", fail_at_the_second)
+        with pytest.raises(MemoryError):
+            stream.push(windows.history[3, -3:])
+    assert not stream.ready
+    stream.push(windows.history[0])
+    assert np.array_equal(stream.forecast(windows.future[0]), expected)
 
 
 def test_it_serves_without_torch(bars_pair: Pair) -> None:
@@ -407,6 +432,16 @@ def test_a_layer_has_the_same_name_in_either_half() -> None:
     for half in (StepNetwork(model), ForecastNetwork(model)):
         names = [name for name, _ in half.named_parameters()]
         assert [layer_of(name) for name in names] == [name.rpartition(".")[0] for name, _ in model.named_parameters()]
+
+
+def test_a_pair_of_a_model_with_static_columns_is_proven(make: Make, tmp_path: Path) -> None:
+    made = make("small fp32")
+    path = tmp_path / "fp32.onnx"
+    path.write_bytes(made.path.read_bytes())
+    windows = SmallWindows(small_batch(made.model.inputs, 20))  # each of another series
+    exported = export_pair(made.model, "fp32", path, windows, windows, batch_size=8, metadata={})  # type: ignore[arg-type]
+    assert exported.quality.windows == 20 and exported.quality == exported.test
+    assert all(check.passed for check in exported.proof.checks)
 
 
 def test_a_pair_of_another_model_leaves_no_file(static_pair: Path, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

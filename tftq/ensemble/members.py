@@ -167,7 +167,7 @@ class OnePiece(Member):
 
 
 class Streaming(Member):
-    """A streaming pair: of a window that moved on by a bar, that bar alone is computed."""
+    """A streaming pair: of a window that moved on by a bar, that bar alone is read."""
 
     def __init__(self, name: str, kind: str, files: tuple[Path, ...], interface: Interface, *, threads: int, shared: bool) -> None:
         super().__init__(name, kind, files, interface, threads=threads, shared=shared)

@@ -1,6 +1,6 @@
-"""Forecasts bar by bar: what a bar comes to by itself is computed once, when it comes, and kept while it is in the window.
+"""Forecasts bar by bar: each bar is read once, selected and taken to the encoder in every window that it is in.
 
-Needs nothing but numpy, ONNX Runtime and psutil, so it serves without torch.
+It serves without torch.
 """
 
 import json
@@ -40,7 +40,11 @@ class Stream:
         threads: int = 0,
         shared: bool = False,
     ) -> None:
-        step, forecast = (Path(models) / STEP_FILE, Path(models) / FORECAST_FILE) if isinstance(models, Path | str) else map(Path, models)
+        if isinstance(models, Path | str):
+            models = [Path(models) / name for name in (STEP_FILE, FORECAST_FILE)]
+        if len(models) != 2:
+            raise StreamError(f"found {len(models)} files, wanted two, {STEP_FILE} and {FORECAST_FILE}, or their folder")
+        step, forecast = (Path(path) for path in models)
         self._step, notes = _open(step, "step", threads, shared)
         self._forecast, others = _open(forecast, "forecast", threads, shared)
         if notes["pair"] != others["pair"]:
@@ -90,9 +94,15 @@ class Stream:
 
         Raises:
             StreamError: not so many columns, or a value that is no finite number; the window stays as it was.
+            Exception: what the runtime raises; the window is empty then.
         """
-        for bar in self._read_bars(features)[-self.lookback :]:
-            self._take(bar)
+        bars = self._read_bars(features)[-self.lookback :]
+        try:
+            for bar in bars:
+                self._take(bar)
+        except BaseException:  # some may have been taken, or one by half
+            self.reset()
+            raise
 
     def forecast(self, future: ArrayLike) -> np.ndarray:
         """Forecast what follows the newest bar.
@@ -118,7 +128,7 @@ class Stream:
         return np.asarray(found)
 
     def reset(self, static: ArrayLike | None = None) -> None:
-        """Forget the bars: after a gap, a session break or a change of contract, which no window may straddle.
+        """Forget the bars, which will be in no full window: after a gap, a session break or a change of contract, which none may straddle.
 
         Args:
             static: the raw static columns of the bars to come, where they are another series'.

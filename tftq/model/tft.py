@@ -119,7 +119,7 @@ class TemporalFusionTransformer(Forecaster):
         Returns:
             [batch, horizon, quantiles] in the target's unit, ascending.
         """
-        return self.look_ahead(past, *self.encode(past, context), future, context)
+        return self.decode(past, *self.encode(past, context), future, context)
 
     def encode(self, past: Tensor, context: dict[str, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """The encoder's output [batch, lookback, hidden], and its state after the last row, see `initial_state`."""
@@ -134,7 +134,7 @@ class TemporalFusionTransformer(Forecaster):
         hidden, cell = (context[use].expand(layers, -1, -1).contiguous() for use in ("lstm_hidden", "lstm_cell"))
         return hidden, cell
 
-    def look_ahead(self, past: Tensor, encoded: Tensor, state: tuple[Tensor, Tensor], future: Tensor, context: dict[str, Tensor]) -> Tensor:
+    def decode(self, past: Tensor, encoded: Tensor, state: tuple[Tensor, Tensor], future: Tensor, context: dict[str, Tensor]) -> Tensor:
         """What follows the encoder: as `forecast`, with what `encode` returns."""
         ahead = self.future_selection(self.future_scaling(future), _over_time(context, "selection"))  # [batch, horizon, hidden]
 
