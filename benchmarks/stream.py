@@ -4,7 +4,8 @@
     python benchmarks/stream.py --sizes small    # those of recipes/qat_int8.yaml
 
 Random weights and bars: cost does not depend on them. Every bar of a replay is pushed and forecast, and compared with the model in one
-piece. Writes benchmarks/results/stream.json.
+piece. Each is opened as it is best alone: the threads of the one session spin, those of the two, which take turns, do not.
+Writes benchmarks/results/stream.json.
 """
 
 import argparse
