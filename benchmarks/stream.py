@@ -2,10 +2,11 @@
 
     python benchmarks/stream.py                  # hidden 256, 8 heads, 2 LSTM layers, 225 variables, 60 -> 10
     python benchmarks/stream.py --sizes small    # those of recipes/qat_int8.yaml
+    python benchmarks/stream.py --lstm int8      # the LSTM's weights stored as INT8
 
 Random weights and bars: cost does not depend on them. Every bar of a replay is pushed and forecast, and compared with the model in one
 piece. Each is opened as it is best alone: the threads of the one session spin, those of the two, which take turns, do not.
-Writes benchmarks/results/stream.json.
+Writes benchmarks/results/stream.json; of other sizes or weights, one of that name.
 """
 
 import argparse
@@ -113,7 +114,9 @@ def main() -> None:
     rows[1] |= {"step_file_mb": pair["step.onnx"], "forecast_file_mb": pair["forecast.onnx"], "distance_share": float(distance)}
     for row in rows:
         print(row)
-    write_result("stream", rows)
+    other = [arguments.sizes] if arguments.sizes != "reference" else []
+    other += [f"lstm_{arguments.lstm}"] if arguments.lstm != "fp32" else []
+    write_result("_".join(["stream", *other]), rows)
 
 
 if __name__ == "__main__":
