@@ -15,7 +15,7 @@ import torch
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor
 
-from tftq.export.scan import DOMAIN, every_graph
+from tftq.export.scan import DOMAIN, every_graph, replace_nodes
 
 MARKER = "FourBits"
 
@@ -71,9 +71,7 @@ def write_four_bits(model: onnx.ModelProto) -> None:
         for node in part.node:
             for place, name in enumerate(node.input):
                 node.input[place] = made.get(name, name)
-        others = [NodeProto.FromString(node.SerializeToString()) for node in part.node]  # copies: the nodes are the graph's own
-        del part.node[:]
-        part.node.extend([*unpacking, *others])
+        replace_nodes(part, [*unpacking, *part.node])
     for name in {name for name in constants if name in made.values()}:
         graph.initializer.remove(constants[name])
 

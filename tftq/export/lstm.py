@@ -7,7 +7,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from tftq.export.operators import constant, dequantized
-from tftq.export.scan import each_window
+from tftq.export.scan import each_window, replace_nodes
 from tftq.quant.dynamic_lstm import DynamicLstm
 from tftq.quant.modules import FakeQuantizedLstm
 
@@ -162,9 +162,7 @@ def load_as_floats(model: onnx.ModelProto) -> None:
                 graph.node.remove(dequantizer)
                 made[given] = name
             lstm.input[place] = made[given]
-    others = [NodeProto.FromString(node.SerializeToString()) for node in graph.node]  # copies: the nodes are the graph's own
-    del graph.node[:]
-    graph.node.extend([*nodes, *others])
+    replace_nodes(graph, [*nodes, *graph.node])
 
 
 def _gates(x: Tensor) -> Tensor:

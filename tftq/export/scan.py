@@ -40,8 +40,8 @@ def write_scans(model: onnx.ModelProto) -> None:
     assert not [node for node in nodes if node.op_type == ENTER], "what a window is made of is used outside its Scan"
     for scan in scans.values():
         body = helper.get_node_attr_value(scan, "body")
-        _replace(body, [node for node in body.node if node.output[0] not in outside])
-    _replace(graph, nodes)
+        replace_nodes(body, [node for node in body.node if node.output[0] not in outside])
+    replace_nodes(graph, nodes)
     standard = [entry for entry in model.opset_import if entry.domain != DOMAIN]
     del model.opset_import[:]
     model.opset_import.extend(standard)
@@ -54,6 +54,13 @@ def every_graph(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
         for attribute in node.attribute:
             if attribute.type == AttributeProto.GRAPH:
                 yield from every_graph(attribute.g)
+
+
+def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[NodeProto]) -> None:
+    """Let a graph have these nodes, which may be its own, and no others."""
+    copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
 
 
 def _scan(leave: NodeProto, graph: onnx.GraphProto, maker: Mapping[str, NodeProto]) -> NodeProto:
@@ -85,9 +92,3 @@ def _sources(names: Iterable[str], maker: Mapping[str, NodeProto]) -> set[str]:
 
 def _float(name: str) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
-
-
-def _replace(graph: onnx.GraphProto, nodes: Iterable[NodeProto]) -> None:
-    kept = [NodeProto.FromString(node.SerializeToString()) for node in nodes]  # copies: the nodes may be the graph's own
-    del graph.node[:]
-    graph.node.extend(kept)

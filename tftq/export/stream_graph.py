@@ -70,6 +70,7 @@ class ForecastNetwork(nn.Module):
     ) -> Tensor:
         """See `build_pair`: what forecast.onnx takes and gives."""
         said = {} if context is None else dict(zip(CONTEXTS, context.unbind(1), strict=True))
+        assert (encoded is None) == (state is None)
         if encoded is None or state is None:
             return self.network.forecast(selected, future, said)
         hidden, cell = state.transpose(0, 1).chunk(2)  # [layers, batch, hidden]
