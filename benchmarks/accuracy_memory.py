@@ -4,7 +4,7 @@
     python benchmarks/accuracy_memory.py --cases structured --seeds 1
     python benchmarks/accuracy_memory.py --table                           # run nothing: measure costs, print and plot what is there
 
-Every run is one of `tftq.run`, so each figure is of an ONNX file that passed the gate, on the test windows (the last fifth). Rows that
+Every run is one of `tftq.jobs.run`, so each figure is of an ONNX file that passed the gate, on the test windows (the last fifth). Rows that
 are in benchmarks/results/accuracy_memory.json already are not run again; each is written as soon as it is there. In the end the files of
 each table's first seed are measured one after the other, so that load on the machine while training does not count. Beside it, a plot.
 """
@@ -19,9 +19,9 @@ from typing import Any
 from common import RESULTS, commit, write_result
 from matplotlib import pyplot
 
-from tftq.export.gate import measured
-from tftq.recipe.loading import load_recipe
-from tftq.run import run
+from tftq.jobs.run import run
+from tftq.recipe.load import load_recipe
+from tftq.serve.measure import measured
 
 NAME = "accuracy_memory"
 RECIPE = Path("recipes/structured_qat.yaml")

@@ -10,7 +10,7 @@ import psutil
 import torch
 
 from tftq.files import written_whole
-from tftq.folder import environment
+from tftq.jobs.folder import environment
 
 RESULTS = Path(__file__).parent / "results"
 

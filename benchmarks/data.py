@@ -26,10 +26,10 @@ import torch
 from tftq.data.load import load_datasets
 from tftq.data.synthetic import bars
 from tftq.data.windows import Datasets
+from tftq.evaluate.loss import quantile_loss
 from tftq.recipe.model import TftRecipe
 from tftq.recipe.schema import BarsRecipe, OptimizerRecipe
 from tftq.train.build import build_model
-from tftq.train.loss import quantile_loss
 from tftq.train.optimizer import build_optimizer
 
 MB = 1e6

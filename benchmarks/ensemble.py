@@ -23,9 +23,9 @@ import yaml
 from common import write_result
 from members import RECIPES, ROOT, write_members
 
-from tftq.export.gate import measured
-from tftq.export.stream_export import measured_pair
+from tftq.serve.measure import measured_pair
 from tftq.files import sha256
+from tftq.serve.measure import measured
 
 BARS = ROOT / "test_data" / "ES_FUT_small.parquet"
 THREADS = 2

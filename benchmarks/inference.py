@@ -26,13 +26,13 @@ from torch import Tensor
 
 from tftq.data.columns import Batch, Column, Inputs
 from tftq.data.scaling import ColumnScaling, Scaling, TargetScaling
-from tftq.export.gate import measured
 from tftq.export.graph import build_graph
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import Architecture, Form, TemporalFusionTransformer
 from tftq.quant.calibration import calibrate
-from tftq.quant.modules import WeightStorage
+from tftq.quant.layers import WeightStorage
 from tftq.quant.prepare import LstmStorage, prepared_copy
+from tftq.serve.measure import measured
 
 QUANTILES = (0.1, 0.5, 0.9)
 SIZES: dict[str, dict[str, int]] = {

@@ -16,11 +16,11 @@ from typing import Any
 from common import write_result
 
 from tftq.data.load import load_datasets
-from tftq.export.gate import measured
 from tftq.export.graph import build_graph
+from tftq.jobs.run import run
 from tftq.model.tft import TemporalFusionTransformer
-from tftq.recipe.loading import load_recipe
-from tftq.run import run
+from tftq.recipe.load import load_recipe
+from tftq.serve.measure import measured
 from tftq.train.build import architecture_of
 
 

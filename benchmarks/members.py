@@ -9,17 +9,17 @@ from torch import nn
 from tftq.agents.export import build_graph as build_policy
 from tftq.agents.export import quantized
 from tftq.agents.policy import Policy, layer_sizes
+from tftq.agents.recipe import AgentRecipe
 from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets
 from tftq.export.graph import build_graph
+from tftq.export.pair_graph import build_pair
 from tftq.export.publish import origin
-from tftq.export.stream_graph import build_pair
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.calibration import calibrate
 from tftq.quant.prepare import prepared_copy
-from tftq.recipe.agent import AgentRecipe
-from tftq.recipe.loading import load_document
+from tftq.recipe.load import load_document
 from tftq.recipe.schema import Recipe
 from tftq.train.build import build_model
 

@@ -28,19 +28,19 @@ from torch import Tensor
 
 from tftq.data.columns import Batch, Column, Inputs
 from tftq.data.scaling import ColumnScaling, Scaling, TargetScaling
+from tftq.evaluate.loss import quantile_loss
 from tftq.memory.counter import ByteCounter
 from tftq.memory.watch import MemoryWatch
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
+from tftq.plan.training import Planner
 from tftq.quant.calibration import calibrate
 from tftq.quant.prepare import prepared_copy
-from tftq.recipe.loading import load_recipe
+from tftq.recipe.load import load_recipe
 from tftq.train.build import architecture_of
 from tftq.train.device import seed_everything
-from tftq.train.loop import Trainer
-from tftq.train.loss import quantile_loss
-from tftq.train.plan import Planner
 from tftq.train.qat import qat_schedule, qat_settings
+from tftq.train.trainer import Trainer
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 UPDATES = 3

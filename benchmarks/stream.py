@@ -23,12 +23,12 @@ from inference import SIZES, model
 
 from tftq.data.columns import Batch
 from tftq.export.graph import build_graph
-from tftq.export.measure import feeds, open_session
-from tftq.export.stream import Stream
-from tftq.export.stream_graph import build_pair
+from tftq.export.pair_graph import build_pair
 from tftq.model.tabulate import tabulate
 from tftq.quant.calibration import calibrate
 from tftq.quant.prepare import prepared_copy
+from tftq.serve.session import feeds, open_session
+from tftq.serve.stream import Stream
 
 THREADS = 2
 

@@ -1,24 +1,16 @@
 """Runs of the whole chain that several tests look at; each is done once."""
 
-import io
-import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from rich.console import Console
 
-from tftq.recipe.loading import load_recipe
-from tftq.recipe.schema import Recipe
-from tftq.run import run
-from tftq.train.plan import Planner, StagePlan
+if TYPE_CHECKING:  # the product is imported by the tests that need it, so that a small part of the suite starts at once
+    from tests.export.made import Make
+    from tests.runs import DoRun, Run
 
-ROOT = Path(__file__).parents[1]
 MADE_ONCE = ("make", "bars_run")  # fixtures that take long and serve several files
-OF_BARS_RUN = ("tests/ensemble/test_streaming.py", "tests/test_compare.py", "tests/test_predict.py", "tests/test_run.py")
+OF_BARS_RUN = ("tests/ensemble/test_streaming.py", "tests/jobs/test_compare.py", "tests/jobs/test_predict.py", "tests/jobs/test_run.py")
 WHOLE_RUN = "do_run"  # what takes long in one file asks for this fixture, or is marked as slow
 
 
@@ -34,7 +26,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.split("::")[0]
-            return "make" if path.startswith("tests/export/") else "bars_run" if path in OF_BARS_RUN else path
+            return "make" if path.startswith(("tests/export/", "tests/serve/")) else "bars_run" if path in OF_BARS_RUN else path
 
     return ByGroup(config, log)
 
@@ -61,60 +53,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places[groups[item.path]])  # a stable sort: each file's own order stays
 
 
-@pytest.fixture(scope="session", autouse=True)
-def operators_of_the_exporter() -> Iterator[None]:
-    """Torch builds the table of what it can export anew at each export, for half a second; nothing is ever added to it here."""
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
+@pytest.fixture(scope="session")
+def make(tmp_path_factory: pytest.TempPathFactory) -> "Make":
+    """Exports by name, see `tests.export.made`."""
+    from tests.export.made import make_exports
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
-        yield
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run: its folder, what it printed and its summary.json."""
-
-    folder: Path
-    printed: str
-    summary: dict[str, Any]
+    return make_exports(tmp_path_factory.mktemp("exports"))
 
 
 @pytest.fixture(scope="session")
-def do_run() -> Callable[..., Run]:
-    plan_stage, plans = Planner.plan_stage, dict[str, StagePlan]()
+def do_run() -> "DoRun":
+    """Does a run of a recipe, see `tests.runs`."""
+    from tests.runs import make_runner
 
-    def plan_once(self: Planner, recipe: Recipe, stage: str, batch_size: int) -> StagePlan:
-        """Planning takes seconds, and most of these runs differ in what no plan depends on."""
-        of_planner = self.inputs, self.device, self.windows, self.validation_windows
-        key = repr((of_planner, recipe.data, recipe.model, recipe.train, recipe.validate, recipe.quant, stage, batch_size))
-        if key not in plans:
-            plans[key] = plan_stage(self, recipe, stage, batch_size)
-        return plans[key]
-
-    def do(recipe: str, folder: Path, *overrides: str, resume: bool = False) -> Run:
-        console = Console(file=io.StringIO(), width=200)
-        loaded = load_recipe(ROOT / "recipes" / recipe, [*overrides, f"out={folder}", "export.publish=false"])
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Planner, "plan_stage", plan_once)
-            run(loaded, resume=resume, console=console)
-        assert isinstance(console.file, io.StringIO)
-        return Run(folder, console.file.getvalue(), json.loads((folder / "summary.json").read_text()))
-
-    return do
-
-
-SMALL = ("model.hidden=16", "model.knots=8", "train.epochs=2", "quant.qat.epochs=1", "quant.calibration_windows=64")
+    return make_runner()
 
 
 @pytest.fixture(scope="session")
-def bars_run(do_run: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory) -> Run:
+def bars_run(do_run: "DoRun", tmp_path_factory: pytest.TempPathFactory) -> "Run":
     """recipes/qat_int8.yaml, smaller still, on the shipped bars."""
+    from tests.runs import SMALL
+
     return do_run("qat_int8.yaml", tmp_path_factory.mktemp("bars") / "run", *SMALL)
 
 
 @pytest.fixture(scope="session")
-def structured_run(do_run: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory) -> Run:
+def structured_run(do_run: "DoRun", tmp_path_factory: pytest.TempPathFactory) -> "Run":
     """recipes/structured_qat.yaml, a few epochs of it, on the table whose structure is known."""
     folder = tmp_path_factory.mktemp("structured") / "run"
     return do_run("structured_qat.yaml", folder, "train.epochs=2", "quant.qat.epochs=1")

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.data.helpers import MINUTE
 from tftq.data.bars import BAR_COLUMNS, CLOCK_COLUMNS
-from tftq.export.measure import METADATA_KEY
+from tftq.spec.metadata import METADATA_KEY
 
 QUANTILES = (0.1, 0.5, 0.9)
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import ROOT, Run
+from tests.runs import ROOT, Run
 from tftq.data.load import load_datasets
-from tftq.export.measure import feeds, open_session
-from tftq.recipe.loading import load_recipe
+from tftq.recipe.load import load_recipe
+from tftq.serve.session import feeds, open_session
 
 
 def test_fp32_has_half_the_risk_of_the_seasonal_naive(structured_run: Run) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import tftq.run
+import tftq.jobs.run
 from tftq.cli import VERBS, main
-from tftq.recipe.loading import load_recipe, recipe_hash, resolved_yaml
+from tftq.recipe.load import load_recipe, recipe_hash, resolved_yaml
 
 RECIPE = "name: first\ndata: {kind: bars, path: bars.parquet}\n"
 
@@ -61,7 +61,7 @@ def test_run_is_the_main_job_with_its_arguments_and_statuses(monkeypatch: pytest
         calls.append(list(arguments))
         return 1
 
-    monkeypatch.setattr(tftq.run, "main", job)
+    monkeypatch.setattr(tftq.jobs.run, "main", job)
     assert main(["run", "--resume", "recipe.yaml", "out=x"]) == 1
     assert calls == [["--resume", "recipe.yaml", "out=x"]]
 

@@ -59,7 +59,7 @@ def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
 import sys, time
 from pathlib import Path
 from tftq.command import exit_status
-from tftq.folder import RunFolder
+from tftq.jobs.folder import RunFolder
 
 def command():
     with RunFolder(Path({str(tmp_path)!r})).recording(name="first"):

@@ -13,7 +13,7 @@ from tftq.versions import installed
 
 def run(arguments: Sequence[str]) -> int:
     """train, quantize, export and check what a recipe says"""
-    from tftq.run import main
+    from tftq.jobs.run import main
 
     return main(arguments, program="tftq run")
 
@@ -21,8 +21,8 @@ def run(arguments: Sequence[str]) -> int:
 def validate(arguments: Sequence[str]) -> int:
     """check a recipe (not its data) and print it with every option resolved"""
     from tftq.command import exit_status
-    from tftq.recipe.loading import load_document, recipe_hash, resolved_yaml
-    from tftq.recipe.text import parse_value
+    from tftq.recipe.load import load_document, recipe_hash, resolved_yaml
+    from tftq.recipe.yaml import parse_value
 
     parser = argparse.ArgumentParser(prog="tftq validate", description=validate.__doc__)
     parser.add_argument("recipe", type=Path, help="a YAML file, see recipes/")
@@ -44,28 +44,28 @@ def validate(arguments: Sequence[str]) -> int:
 
 def plan(arguments: Sequence[str]) -> int:
     """what a recipe will need in memory, without running it"""
-    from tftq.plan import main
+    from tftq.jobs.plan import main
 
     return main(arguments, program="tftq plan")
 
 
 def predict(arguments: Sequence[str]) -> int:
     """forecast a file of bars or of a table with an exported model"""
-    from tftq.predict import main
+    from tftq.jobs.predict import main
 
     return main(arguments, program="tftq predict")
 
 
 def compare(arguments: Sequence[str]) -> int:
     """print the exported models of recipes, which are run, and of finished runs side by side"""
-    from tftq.compare import main
+    from tftq.jobs.compare import main
 
     return main(arguments, program="tftq compare")
 
 
 def ensemble(arguments: Sequence[str]) -> int:
     """ask several models at every bar of a file or of standard input, within one memory budget"""
-    from tftq.run_ensemble import main
+    from tftq.ensemble.job import main
 
     return main(arguments, program="tftq ensemble")
 

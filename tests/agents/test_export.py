@@ -13,13 +13,14 @@ from tests.agents.small import waves
 from tftq.agents import export
 from tftq.agents.export import ExportedPolicy, export_policy, near_best, quantized
 from tftq.agents.policy import Policy, layer_sizes, scores_of
+from tftq.agents.recipe import AgentFormat, AgentQuantRecipe
 from tftq.agents.rewards import Rewards, choices, crossed, earned
 from tftq.errors import GateError
-from tftq.export.gate import Measured, proven_bytes
 from tftq.export.graph import read_metadata
 from tftq.export.publish import publish
 from tftq.files import sha256
-from tftq.recipe.agent import AgentFormat, AgentQuantRecipe
+from tftq.serve.measure import Measured
+from tftq.serve.proof import proven_bytes
 
 DATA = waves()
 REWARDS = Rewards(DATA.validation, cost_ticks=0.5, tick=0.25)

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from tftq.agents.plan import buffer_bytes, planned_policy_export, trained_parameters
+from tftq.agents.recipe import AGENT, PpoRecipe
 from tftq.data.columns import Column, Inputs
 from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS
-from tftq.recipe.agent import AGENT, PpoRecipe
-from tftq.recipe.loading import load
+from tftq.recipe.load import load
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 COLUMNS = (*(Column(name, "observed") for name in BAR_COLUMNS), *(Column(name, "known") for name in CLOCK_COLUMNS))

@@ -14,13 +14,13 @@ import torch
 from tests.agents.small import LOOKBACK, waves
 from tftq.agents.plan import TRANSITION_BYTES, buffer_bytes, planned_training, trained_parameters
 from tftq.agents.policy import Policy, scores_of
+from tftq.agents.recipe import DqnRecipe, PpoRecipe
 from tftq.agents.replay import TRANSITION, WindowReplayBuffer
 from tftq.agents.rewards import POSITIONS, Rewards, crossed
 from tftq.agents.train import Evaluation, build_learner, policy_of, train_agent
 from tftq.memory.watch import MemoryWatch
-from tftq.recipe.agent import DqnRecipe, PpoRecipe
 from tftq.train.checkpoint import load_checkpoint
-from tftq.train.finite import NonFiniteError
+from tftq.train.diagnose import NonFiniteError
 
 pytestmark = pytest.mark.slow
 

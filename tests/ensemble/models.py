@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.data.helpers import MINUTE
 from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS
-from tftq.export.measure import METADATA_KEY
 from tftq.files import sha256
+from tftq.spec.metadata import METADATA_KEY
 
 LEVELS = (0.1, 0.5, 0.9)
 ALL = (*BAR_COLUMNS, *CLOCK_COLUMNS)

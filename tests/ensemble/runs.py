@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from tftq.recipe.ensemble import EnsembleRecipe
-from tftq.run_ensemble import run
+from tftq.ensemble.job import run
+from tftq.ensemble.recipe import EnsembleRecipe
 
 
 def as_json(columns: dict[str, np.ndarray], **more: Any) -> list[str]:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from tftq.ensemble.answers import Answer
-from tftq.quantiles import quantile_name
+from tftq.spec.quantiles import quantile_name
 
 MINUTE = 60_000_000_000
 BEGIN = 1_704_697_800_000_000_000  # 2024-01-08T07:10:00Z

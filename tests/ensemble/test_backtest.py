@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.ensemble.tables import BEGIN, MINUTE, answers_table, random_members
 from tftq.ensemble.answers import Answer
 from tftq.ensemble.backtest import Backtest, Bars, backtest, drawdowns, ledger
+from tftq.ensemble.recipe import BUY_AND_HOLD, NO_CHANGE
 from tftq.errors import DataError, TooFewBarsError
-from tftq.recipe.ensemble import BUY_AND_HOLD, NO_CHANGE
 
 LEVELS = (0.1, 0.5, 0.9)
 LONG, FLAT, SHORT = Answer(1), Answer(0), Answer(-1)

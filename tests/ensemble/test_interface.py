@@ -8,8 +8,8 @@ import pytest
 from tests.data.helpers import MINUTE
 from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS
 from tftq.ensemble.interface import Interface, foreign_interface, own_interface
+from tftq.ensemble.recipe import ForeignRecipe
 from tftq.errors import AnswerError, EnsembleError
-from tftq.recipe.ensemble import ForeignRecipe
 
 
 def described(*names: str, **more: Any) -> list[dict[str, Any]]:

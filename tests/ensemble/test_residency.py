@@ -8,7 +8,7 @@ import pytest
 from tftq.ensemble.answers import Answer
 from tftq.ensemble.interface import Interface
 from tftq.ensemble.market import Market
-from tftq.ensemble.members import Member
+from tftq.ensemble.member import Member
 from tftq.ensemble.residency import MEGA, Residency, plan_table
 from tftq.errors import EnsembleError
 

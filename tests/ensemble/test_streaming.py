@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.conftest import Run
 from tests.data.helpers import bar_columns, take, write
 from tests.ensemble.models import ALL, agent, forecaster, pair
 from tests.ensemble.runs import answers_of, as_json, forecasts_of, quietly, recipe_of
+from tests.runs import Run
 from tftq.data.features.table import CLOCK_COLUMNS
 from tftq.ensemble.interface import COLUMNS
-from tftq.ensemble.members import Streaming, open_member
+from tftq.ensemble.member import Streaming, open_member
+from tftq.ensemble.recipe import MemberRecipe
 from tftq.errors import EnsembleError
-from tftq.export.stream import FORECAST_FILE, STEP_FILE, Stream
-from tftq.predict import predict
-from tftq.recipe.ensemble import MemberRecipe
+from tftq.jobs.predict import predict
+from tftq.serve.stream import FORECAST_FILE, STEP_FILE, Stream
 
 BARS = take(bar_columns(60), np.r_[0:26, 28:60])
 

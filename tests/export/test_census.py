@@ -9,12 +9,12 @@ import onnx
 import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from tests.export.conftest import Make
+from tests.export.made import Make
 from tests.quant.small import small_table
 from tftq.export import census as census_module
 from tftq.export.census import Census, Product, StoredWeight, integer_shares, kept_weights, stored_weights, take_census
 from tftq.export.graph import describe_model, read_metadata
-from tftq.export.measure import open_session
+from tftq.serve.session import open_session
 
 node = helper.make_node
 QUANTIZED_INPUT = [

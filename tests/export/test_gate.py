@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from tests.export.conftest import Make
+from tests.export.made import Make
 from tests.export.stub import OFFSETS, Stub, stub_batch, write_stub
 from tests.model.small import small_model
 from tests.quant.small import small_batch
@@ -16,10 +16,12 @@ from tftq.data.columns import Batch
 from tftq.errors import GateError, ProviderError
 from tftq.export import gate
 from tftq.export.census import Census
-from tftq.export.gate import Check, Measured, Proof, measured, measured_on_gpu, prove, proven_bytes, table
+from tftq.export.gate import Check, Proof, measured_on_gpu, prove, table
 from tftq.files import sha256
 from tftq.model.tabulate import tabulate
 from tftq.recipe.schema import Format
+from tftq.serve.measure import Measured, measured
+from tftq.serve.proof import proven_bytes
 
 WRITTEN = "distance from torch, as written"
 OPTIMISED = "distance from torch, as optimised"

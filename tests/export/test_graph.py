@@ -14,19 +14,20 @@ import torch
 from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tests.export.conftest import METADATA, Made, Make, table_225
+from tests.export.made import METADATA, Made, Make, table_225
 from tests.model.small import small_model
 from tests.quant.small import calibrated, part, small_batch, small_table
 from tftq.data.columns import Batch
 from tftq.errors import QuantizationError
 from tftq.export import tracing
-from tftq.export.gate import EXACT, HALF, STEP, measured, run
+from tftq.export.gate import EXACT, HALF, STEP, run
 from tftq.export.graph import build_graph, read_metadata
-from tftq.export.measure import feeds, open_session
 from tftq.model.size import parameter_count
 from tftq.model.tabulate import tabulate
-from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable, WeightStorage
+from tftq.quant.layers import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable, WeightStorage
 from tftq.quant.prepare import LstmStorage, prepared_copy
+from tftq.serve.measure import measured
+from tftq.serve.session import feeds, open_session
 from tftq.versions import installed
 
 FLOAT = ["small fp32", "large fp32"]

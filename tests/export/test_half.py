@@ -11,13 +11,13 @@ import pytest
 import torch
 from onnx import TensorProto, numpy_helper
 
-from tests.export.conftest import Make, nodes_of
+from tests.export.made import Make, nodes_of
 from tests.model.small import column_scaling, small_inputs
 from tests.quant.small import calibrated, small_batch, small_table
 from tftq.export.gate import HALF, run
 from tftq.export.half import asinh
-from tftq.export.measure import SEVERITY_ERROR
 from tftq.model.scaling import InputScaling
+from tftq.serve.measure import SEVERITY_ERROR
 
 FLOAT16, INT8 = TensorProto.FLOAT16, TensorProto.INT8
 # With kernels of the CUDA provider at opset 21 for the types they have here, by ONNX Runtime's own list of operator kernels.

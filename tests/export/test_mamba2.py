@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from tests.export.conftest import METADATA, Made
+from tests.export.made import METADATA, Made
 from tests.export.test_half import ON_CUDA
 from tests.model.small import small_mamba2
 from tests.quant.small import calibrated, part, small_batch
 from tftq.export import gate
-from tftq.export.gate import Measured, prove, run
+from tftq.export.gate import prove, run
 from tftq.export.graph import build_graph, read_metadata
 from tftq.model.mamba2 import Mamba2
 from tftq.quant.sensitivity import measure_sensitivity
 from tftq.quant.weights import with_rounded_weights
 from tftq.recipe.schema import Format, is_half
+from tftq.serve.measure import Measured
 
 KEPT = ("heads", "future_embedding")
 NAMES = ["fp32, several chunks", "int4, some kept", "fp16_int8"]

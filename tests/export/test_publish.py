@@ -11,22 +11,23 @@ import onnx
 import pytest
 import torch
 
-from tests.export.conftest import METADATA, Make
+from tests.export.made import METADATA, Make
 from tests.export.stub import OFFSETS, Stub, stub_batch, write_stub
 from tests.quant.small import SmallWindows, calibrated, small_batch, small_table
 from tftq.data.columns import Batch
 from tftq.errors import GateError
+from tftq.evaluate.exported import evaluate
+from tftq.evaluate.metrics import Validation
+from tftq.evaluate.windows import metrics_for, validate
 from tftq.export import publish as module
-from tftq.export.evaluate import evaluate
-from tftq.export.gate import Proof, prove, proven_bytes
+from tftq.export.gate import Proof, prove
 from tftq.export.graph import read_metadata
 from tftq.export.publish import Exported, export_model, publish, to_be_proven
 from tftq.files import sha256
 from tftq.quant.fake_quantize import quantizers
 from tftq.recipe.schema import Format
-from tftq.train.metrics import Validation
+from tftq.serve.proof import proven_bytes
 from tftq.train.precision import Precision
-from tftq.train.validation import metrics_for, validate
 
 CPU = Precision("fp32", torch.device("cpu"))
 

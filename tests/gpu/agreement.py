@@ -18,8 +18,8 @@ from tests.gpu.reference import SMALL, RandomWindows
 from tests.model.recurrence import operands, recurrence
 from tests.model.small import example, small_mamba2, small_model
 from tftq.data.columns import Batch
+from tftq.evaluate.loss import quantile_loss
 from tftq.export.graph import build_graph
-from tftq.export.measure import feeds
 from tftq.memory.watch import MemoryWatch
 from tftq.model.curves import FoldedCurves, KnotCurves
 from tftq.model.folding import fold
@@ -33,11 +33,11 @@ from tftq.quant.fake_quantize import quantizers
 from tftq.quant.prepare import prepared_copy
 from tftq.quant.schedule import QatSchedule
 from tftq.recipe.schema import OptimizerRecipe, TrainRecipe, ValidateRecipe
+from tftq.serve.session import feeds
 from tftq.train.interfaces import Timeline
-from tftq.train.loop import Trainer
-from tftq.train.loss import quantile_loss
 from tftq.train.offload import offloaded
 from tftq.train.optimizer import build_optimizer
+from tftq.train.trainer import Trainer
 
 FP32 = 1e-4  # of the values' spread: sums in another order
 INTEGER_STEP = 1 / 255  # of the values' spread: one step, where another order of a sum rounds a tie the other way

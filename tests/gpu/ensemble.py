@@ -8,8 +8,8 @@ import torch
 
 from benchmarks.members import write_members
 from tftq.errors import ProviderError
-from tftq.export.gate import measured
 from tftq.report.nodes import nodes_in_words
+from tftq.serve.measure import measured
 from tftq.train.device import gpu_uuid
 
 FORMATS = ("fp16", "fp16_int8")  # of the forecasters; agents are in FP32, of which they have little

@@ -11,7 +11,7 @@ from torch import Tensor
 from tftq.data.columns import Batch, Column, Inputs, Role
 from tftq.data.scaling import ColumnScaling, Scaling, TargetScaling
 from tftq.model.forecaster import Forecaster
-from tftq.recipe.loading import load_recipe
+from tftq.recipe.load import load_recipe
 from tftq.recipe.schema import Recipe
 from tftq.train.build import new_model
 

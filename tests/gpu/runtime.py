@@ -11,15 +11,16 @@ import torch
 from tests.gpu.reference import RandomWindows, Size
 from tftq.errors import ProviderError
 from tftq.export.census import integer_shares, stored_weights
-from tftq.export.gate import HALF, measured
+from tftq.export.gate import HALF
 from tftq.export.graph import build_graph
-from tftq.export.measure import CPU, CUDA, CUDA_OPTIONS, SEVERITY_ERROR, feeds, open_session
 from tftq.model.tabulate import tabulate
 from tftq.quant.calibration import calibrate
 from tftq.quant.prepare import LstmStorage, prepared_copy
 from tftq.quant.weights import with_rounded_weights
 from tftq.recipe.schema import Format, is_half, is_integer
 from tftq.report.nodes import nodes_in_words
+from tftq.serve.measure import CUDA_OPTIONS, SEVERITY_ERROR, measured
+from tftq.serve.session import CPU, CUDA, feeds, open_session
 from tftq.train.device import gpu_uuid
 
 BATCHES = (1, 32)

@@ -13,7 +13,7 @@ import torch
 
 from tests.gpu.reference import RandomWindows, Size
 from tftq.memory.watch import MemoryWatch
-from tftq.train.loop import Trainer
+from tftq.train.trainer import Trainer
 
 
 def shortage_row(size: Size, batch: int, device: torch.device, cap_bytes: int | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from tests.gpu import ensemble
 from tests.gpu.check import failed
 from tests.gpu.ensemble import BUDGET_BYTES, ensemble_rows
 from tftq.errors import ProviderError
-from tftq.export.gate import Measured
+from tftq.serve.measure import Measured
 
 CPU = torch.device("cpu")
 MB = 1_000_000

@@ -15,12 +15,12 @@ from tests.gpu.reference import RandomWindows, Size
 from tftq.memory.watch import MemoryWatch
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
+from tftq.plan.training import Planner
 from tftq.quant.calibration import calibrate
 from tftq.quant.prepare import prepared_copy
 from tftq.recipe.schema import Recipe
-from tftq.train.loop import Trainer
-from tftq.train.plan import Planner
 from tftq.train.qat import qat_schedule, qat_settings
+from tftq.train.trainer import Trainer
 
 WARM_UP = 10  # updates that are not timed: kernels load, the allocator grows
 UPDATES = 40

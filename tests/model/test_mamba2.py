@@ -15,7 +15,7 @@ from tftq.data.columns import Column, Inputs
 from tftq.memory.counter import ByteCounter
 from tftq.model.mamba2 import Mamba2, Mamba2Architecture, Mamba2Block, chunked_scan, decays
 from tftq.model.size import parameter_count
-from tftq.recipe.loading import load_recipe
+from tftq.recipe.load import load_recipe
 from tftq.train.build import architecture_of
 
 RECIPES = Path(__file__).parents[2] / "recipes"

@@ -9,12 +9,12 @@ from torch.nn import functional as F
 
 from tests.model.small import example, small_model
 from tftq.data.columns import Batch
+from tftq.evaluate.windows import evaluating
 from tftq.model.curves import FoldedCurves
 from tftq.model.folding import fold
 from tftq.model.pruning import prune
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
-from tftq.train.validation import evaluating
 
 COLUMNS = ("price", "state", "volume", "hour", "holiday")  # of the history, as the inputs name them
 ARRANGED = ("price", "volume", "hour", "state", "holiday")  # the real ones first

@@ -10,7 +10,7 @@ from tftq.data.columns import Batch, Inputs
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.calibration import calibrate
-from tftq.quant.modules import WeightStorage
+from tftq.quant.layers import WeightStorage
 from tftq.quant.prepare import LstmStorage, Model, prepared_copy
 
 

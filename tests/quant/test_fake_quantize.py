@@ -7,7 +7,7 @@ import torch
 
 from tftq.errors import QuantizationError
 from tftq.quant.fake_quantize import MOVING_AVERAGE, ActivationQuantizer, WeightQuantizer, fake_quantize, quantizers
-from tftq.quant.parameters import UINT8
+from tftq.quant.integers import UINT8
 
 HUNDRED = torch.tensor(100, dtype=torch.int32)
 

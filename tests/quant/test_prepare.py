@@ -10,7 +10,7 @@ from tftq.errors import QuantizationError
 from tftq.model.curves import TableCurves
 from tftq.model.tabulate import tabulate
 from tftq.quant.fake_quantize import learn_ranges
-from tftq.quant.modules import FakeQuantizedLinear
+from tftq.quant.layers import FakeQuantizedLinear
 from tftq.quant.prepare import kept_layers, prepare, prepared_copy
 from tftq.quant.schedule import QatSchedule
 

@@ -10,11 +10,11 @@ from torch import nn
 
 from tests.quant.small import calibrated, small_batch, small_table
 from tftq.errors import QuantizationError
+from tftq.evaluate.loss import quantile_loss
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.fake_quantize import quantizers
-from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedTable, quantized_layers
+from tftq.quant.layers import FakeQuantizedLinear, FakeQuantizedTable, quantized_layers
 from tftq.quant.sensitivity import Sensitivity, in_floating_point, measure_sensitivity
-from tftq.train.loss import quantile_loss
 
 BATCH = small_batch(small_table().inputs, 24, seed=3)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tftq.errors import RecipeError
-from tftq.recipe.loading import load_recipe
+from tftq.recipe.load import load_recipe
 
 BARS = "name: first\ndata: {kind: bars, path: bars.parquet}\n"
 TABLE = "name: first\ndata: {kind: table, path: t.csv, time: t, target: y, season: 24"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tests.model.small import example
 from tftq.data.columns import Batch, Inputs
 from tftq.recipe.schema import TrainRecipe, ValidateRecipe
-from tftq.train.loop import Trainer
+from tftq.train.trainer import Trainer
 
 LOOKBACK, HORIZON, OBSERVED, KNOWN = 4, 3, 2, 1
 QUANTILES = (0.1, 0.5, 0.9)

@@ -10,7 +10,7 @@ from tests.train.stand_ins import TinyModel, metrics_lines, tiny_trainer
 from tftq.errors import OutOfMemoryError
 from tftq.memory.counter import ByteCounter
 from tftq.recipe.schema import OptimizerRecipe
-from tftq.train.finite import NonFiniteError
+from tftq.train.diagnose import NonFiniteError
 from tftq.train.in_backward import AppliedInBackward
 from tftq.train.optimizer import build_optimizer
 

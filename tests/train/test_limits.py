@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import ROOT
+from tests.runs import ROOT
 from tests.train.stand_ins import ListTimeline, tiny_trainer
 from tftq.memory.counter import ByteCounter
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import tftq.train.loop
+import tftq.train.trainer
 from tests.model.small import small_model
 from tests.train.stand_ins import RealWindows, TinyModel, TinyWindows, metrics_lines, tiny_trainer
 from tftq.errors import OutOfMemoryError
@@ -25,8 +25,8 @@ from tftq.quant.calibration import calibrate
 from tftq.quant.fake_quantize import ActivationQuantizer, quantizers
 from tftq.quant.prepare import prepared_copy
 from tftq.recipe.schema import OptimizerRecipe
-from tftq.train.loop import Trainer
 from tftq.train.oom import explained, out_of_memory, until_it_fits
+from tftq.train.trainer import Trainer
 
 CPU = torch.device("cpu")
 CUDA_WORDS = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 4.00 GiB of which 1.14 GiB is free."
@@ -259,14 +259,14 @@ def test_a_failure_in_the_middle_of_a_group_begins_that_group_anew(tmp_path: Pat
 
 
 def test_a_failure_after_unscaling_leaves_the_scaler_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    norm, calls = tftq.train.loop.get_total_norm, iter([True])
+    norm, calls = tftq.train.trainer.get_total_norm, iter([True])
 
     def cramped_norm(gradients: list[Tensor]) -> Tensor:
         if next(calls, False):
             raise RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")
         return norm(gradients)
 
-    monkeypatch.setattr(tftq.train.loop, "get_total_norm", cramped_norm)
+    monkeypatch.setattr(tftq.train.trainer, "get_total_norm", cramped_norm)
     with pytest.warns(UserWarning, match="update 0: out of memory with 8 windows"):
         trainer, _ = fitted(tmp_path / "cramped", Cramped(), precision="fp16")
     other, _ = fitted(tmp_path / "roomy", Cramped(), precision="fp16", forward=4)

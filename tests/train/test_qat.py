@@ -16,11 +16,11 @@ from tftq.export.graph import build_graph
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.fake_quantize import ActivationQuantizer, learn_ranges, quantizers
-from tftq.quant.parameters import quantization_parameters
+from tftq.quant.integers import quantization_parameters
 from tftq.quant.schedule import QatSchedule
 from tftq.recipe.schema import BarsRecipe, OptimizerRecipe, QatRecipe, QuantRecipe, Recipe, ScheduleRecipe, TrainRecipe
-from tftq.train.loop import Trainer
 from tftq.train.qat import RANGES, qat_schedule, qat_settings
+from tftq.train.trainer import Trainer
 
 Ranges = Literal["observe", "learn"]
 PHASES = QatSchedule(observe=1, fake_quant=3, freeze=6, total=8)

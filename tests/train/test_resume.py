@@ -13,8 +13,8 @@ from tests.train.stand_ins import TinyModel, TinyWindows, metrics_lines, tiny_tr
 from tftq.errors import CheckpointError
 from tftq.recipe.schema import OptimizerRecipe, ScheduleRecipe
 from tftq.train.checkpoint import load_checkpoint, save_checkpoint
-from tftq.train.loop import Trainer
 from tftq.train.state import Training
+from tftq.train.trainer import Trainer
 
 OPTIONS: dict[str, Any] = {
     "windows": 15,  # 8 groups an epoch, the last of one window; 24 updates in all

@@ -10,35 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from tftq.agents.policy import Observations, Policy, scores_of
+from tftq.agents.recipe import AgentFormat, AgentQuantRecipe
 from tftq.agents.rewards import POSITIONS, Earnings, Rewards, Scores, choices, crossed, followed, scored
 from tftq.data.columns import Inputs
 from tftq.data.windows import Windows
 from tftq.export.census import take_census
 from tftq.export.deploy import deploy
-from tftq.export.gate import (
-    BATCH_INVARIANCE,
-    CHECKED_BATCHES,
-    EXACT,
-    STEP,
-    Check,
-    Proof,
-    at_least,
-    distances,
-    equals,
-    integrity,
-    measured,
-    require,
-)
+from tftq.export.gate import BATCH_INVARIANCE, CHECKED_BATCHES, EXACT, STEP, Check, Proof, at_least, distances, equals, integrity, require
 from tftq.export.graph import EXAMPLE_BATCH, trace
-from tftq.export.measure import feeds, open_session
-from tftq.export.plan import WINDOWS
 from tftq.export.publish import MEASURED_THREADS, Proven, to_be_proven
+from tftq.plan.export import WINDOWS
 from tftq.quant.calibration import calibrate
 from tftq.quant.equalize import equalize
-from tftq.quant.modules import FakeQuantizedLinear
+from tftq.quant.layers import FakeQuantizedLinear
 from tftq.quant.prepare import swap_modules
 from tftq.quant.weights import with_rounded_weights
-from tftq.recipe.agent import AgentFormat, AgentQuantRecipe
+from tftq.serve.measure import measured
+from tftq.serve.session import feeds, open_session
 
 AGREEMENT = 0.99  # of the positions that a file chooses, those that the trained policy would choose too, or nearly
 NEAR = 0.01  # of the spread of the scores: between two that are closer, rounding decides

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tftq.agents.policy import Observations, Policy, layer_sizes, observed
+from tftq.agents.recipe import AgentFormat, DqnRecipe, PpoRecipe
 from tftq.agents.rewards import EVALUATED, POSITIONS
 from tftq.data.columns import Inputs
 from tftq.data.scaling import ColumnScaling
-from tftq.memory.plan import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, PlannedPeak, planned_peaks
-from tftq.recipe.agent import AgentFormat, DqnRecipe, PpoRecipe
+from tftq.plan.peaks import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, PlannedPeak, planned_peaks
 
 FLOAT = 4  # bytes
 TRANSITION_BYTES = 14  # in the replay buffer, see `tftq.agents.replay`

@@ -18,16 +18,16 @@ from torch import Tensor, nn
 
 from tftq.agents.environment import TradingEnvironment
 from tftq.agents.policy import Policy, ScaledObservation, observed, scores_of
+from tftq.agents.recipe import DqnRecipe, PpoRecipe
 from tftq.agents.replay import WindowReplayBuffer
 from tftq.agents.rewards import Earnings, Rewards, earned
 from tftq.data.columns import Inputs
 from tftq.data.scaling import ColumnScaling
 from tftq.data.windows import Datasets
 from tftq.memory.watch import MemoryWatch
-from tftq.recipe.agent import DqnRecipe, PpoRecipe
 from tftq.train.checkpoint import save_checkpoint
-from tftq.train.finite import NonFiniteError, not_finite_weights
-from tftq.train.progress import TrainingBar
+from tftq.train.diagnose import NonFiniteError, not_finite_weights
+from tftq.train.log import TrainingBar
 
 CHECKPOINT = "last.pt"
 

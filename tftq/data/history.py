@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from tftq.data.bars import load_bars
-from tftq.data.calendar import circle
 from tftq.data.columns import Column, Inputs
+from tftq.data.features.calendar import circle
 from tftq.data.features.table import BAR_COLUMNS, clock_features
 from tftq.data.files import duration, iso, wall_clock
 from tftq.data.latest import NotStreamedError, newest_rows

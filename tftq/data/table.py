@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from tftq.data.calendar import circle
 from tftq.data.columns import Column, Inputs
+from tftq.data.features.calendar import circle
 from tftq.data.files import Columns, nanoseconds, numbers, read_file, wall_clock
 from tftq.data.rows import RowOrder
 from tftq.data.segments import Needs, usable, usual_step

@@ -17,10 +17,10 @@ import torch
 
 from tftq.data.files import duration, iso
 from tftq.ensemble.answers import MEDIAN
+from tftq.ensemble.recipe import BUY_AND_HOLD, NO_CHANGE
 from tftq.errors import DataError, TooFewBarsError
-from tftq.quantiles import level_of
-from tftq.recipe.ensemble import BUY_AND_HOLD, NO_CHANGE
-from tftq.train.metrics import ForecastMetrics, validation_summary
+from tftq.evaluate.metrics import ForecastMetrics, validation_summary
+from tftq.spec.quantiles import level_of
 
 COLUMNS = ("time", "segment", "close", "member", "step", "position")
 STRAY = 1.96  # standard errors that chance stays within, 19 times of 20

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from tftq.data.features.online import VALUES
 from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS
-from tftq.data.online import VALUES
 from tftq.ensemble.answers import Answer
 from tftq.errors import AnswerError, EnsembleError
 
 if TYPE_CHECKING:
-    from tftq.recipe.ensemble import ForeignRecipe
+    from tftq.ensemble.recipe import ForeignRecipe
 
 COLUMNS = (*BAR_COLUMNS, *CLOCK_COLUMNS, *VALUES)  # of a bar: what history inputs are picked from, by name
 NAMED = 5  # columns in an error

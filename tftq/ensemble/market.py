@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tftq.data.features.online import VALUES, OnlineFeatures
 from tftq.data.features.table import MEMORY, clock_features
-from tftq.data.online import VALUES, OnlineFeatures
 from tftq.ensemble.interface import COLUMNS
 
 CLOSE = VALUES.index("close")

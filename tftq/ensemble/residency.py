@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from tftq.ensemble.members import Member
+from tftq.ensemble.member import Member
 from tftq.errors import EnsembleError
 from tftq.memory.freed import return_freed
 

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto
 
-from tftq.export.measure import open_session
-from tftq.export.scan import every_graph
+from tftq.export.rewrite.scan import every_graph
+from tftq.serve.session import open_session
 
 INTEGER_PRODUCTS = ("QGemm", "QLinearMatMul", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeLSTM")
 FLOAT_PRODUCTS = ("Gemm", "FusedGemm", "MatMul", "FusedMatMul", "MatMulNBits")

@@ -8,13 +8,13 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from tftq.export.layers import DenseTable, FloatLinear, IntegerLinear, IntegerTable
 from tftq.export.lstm import OnnxDynamicLstm, OnnxLstm
-from tftq.export.operators import DenseTable, FloatLinear, IntegerLinear, IntegerTable
 from tftq.model.curves import TableCurves
 from tftq.model.forecaster import Forecaster
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.dynamic_lstm import DynamicLstm
-from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable, check_ranges
+from tftq.quant.layers import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable, check_ranges
 from tftq.quant.prepare import swap_modules
 
 Model = TypeVar("Model", bound=nn.Module)  # with `kept_float`, as `Forecaster` has it

@@ -1,8 +1,6 @@
 """What every exported model must prove before it gets its name: exact, integer, ordered, batch-invariant, and what it costs."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,15 +12,17 @@ from torch import Tensor, nn
 
 from tftq.data.columns import Batch
 from tftq.errors import GateError, ProviderError
+from tftq.evaluate.windows import evaluating
 from tftq.export.census import Census, take_census
-from tftq.export.measure import Shapes, feeds, open_session
-from tftq.export.plan import WINDOWS
 from tftq.files import sha256, written_whole
+from tftq.plan.export import WINDOWS
 from tftq.quant.dynamic_lstm import DynamicLstm
-from tftq.quant.modules import FakeQuantizedLstm
+from tftq.quant.layers import FakeQuantizedLstm
 from tftq.quant.weights import with_rounded_weights
 from tftq.recipe.schema import Format, is_half, is_integer
-from tftq.train.validation import evaluating
+from tftq.serve.measure import measured
+from tftq.serve.proof import HASHES
+from tftq.serve.session import feeds, open_session
 
 # Distances are shares of the forecasts' spread.
 EXACT = 1e-4  # rounding of floats
@@ -31,7 +31,6 @@ BATCH_INVARIANCE = 1e-5
 STEP = 1 / 255  # what a rounding tie may always move: there, floats that differ by their last bit become other integers
 INTEGER_SHARE = 0.98  # of the weights outside the LSTM
 CHECKED_BATCHES = (1, 2, 7)
-HASHES = "sha256"  # of the models that a proof is of, in its file
 
 
 @dataclass(frozen=True)
@@ -49,19 +48,6 @@ class Check:
     measured: float
     allowed: str
     passed: bool
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What a fresh process found of a model's session.
-
-    Attributes:
-        cost: see `tftq.export.measure.measure`.
-        nodes: execution provider -> operator -> nodes of the optimised graph that it computes.
-    """
-
-    cost: dict[str, Any]
-    nodes: dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True)
@@ -94,24 +80,6 @@ class Proof:
         found = {**asdict(self), HASHES: [sha256(model) for model in models]}
         with written_whole(path) as part:
             part.write_text(json.dumps(found, indent=1), encoding="utf-8")
-
-
-def proven_bytes(path: Path, hashes: Sequence[str]) -> int | None:
-    """The resident memory that models were measured to take when they were exported.
-
-    Args:
-        path: what was proven, see `Proof.write`.
-        hashes: SHA-256 of the models, in the order of the export.
-
-    Returns:
-        Bytes, above 0; None where the file tells none of these very models.
-    """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        size = int(found["cost"]["rss_bytes"])
-        return size if size > 0 and found[HASHES] == list(hashes) else None
-    except (ValueError, KeyError, TypeError, OverflowError):
-        return None
 
 
 def prove(
@@ -214,33 +182,6 @@ def run(path: Path, batch: Batch, *, optimise: bool = True) -> np.ndarray:
     """The forecasts of a file for a batch [batch, horizon, quantiles], float32."""
     session = open_session(path, optimise=optimise)
     return np.asarray(session.run(["forecast"], feeds(session, batch.to("cpu").inputs))[0])
-
-
-def measured(*paths: Path, threads: int, batch: int = 1, gpu: str | None = None, shapes: Shapes | None = None) -> Measured:
-    """Run a model in a fresh process, or several beside each other in one.
-
-    Args:
-        paths: the models.
-        threads: threads within an operator.
-        batch: windows a run.
-        gpu: the UUID of the first GPU, to run it there; None for the CPU.
-        shapes: see `tftq.export.measure.measure`.
-
-    Raises:
-        GateError: the process failed.
-        ProviderError: ONNX Runtime cannot compute on the GPU.
-    """
-    command = [sys.executable, "-m", "tftq.export.measure", *map(str, paths), "--threads", str(threads), "--batch", str(batch)]
-    command += [] if shapes is None else ["--shapes", json.dumps(shapes)]
-    done = subprocess.run(command + ([] if gpu is None else ["--gpu", gpu]), capture_output=True, text=True, check=False)
-    if done.returncode:
-        names = ", ".join(path.name for path in paths)
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise GateError(f"{names}: measuring it in a fresh process failed with exit status {done.returncode}: {last}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    if "skipped" in found:
-        raise ProviderError(found["skipped"])
-    return Measured(**found)
 
 
 def measured_on_gpu(path: Path, kind: Format, *, threads: int, gpu: str | None) -> dict[str, Any] | None:

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from tftq.export.deploy import replaced
+from tftq.export.layers import DenseTable, FloatLinear, constant, dequantized, onnx_operator, scattered
 from tftq.export.lstm import OnnxLstm
-from tftq.export.operators import DenseTable, FloatLinear, constant, dequantized, onnx_operator, scattered
 from tftq.model.curves import TableCurves
 from tftq.model.forecaster import Forecaster
 from tftq.model.scaling import InputScaling
 from tftq.quant.dynamic_lstm import DynamicLstm
 from tftq.quant.fake_quantize import WeightQuantizer
-from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable
+from tftq.quant.layers import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable
 
 HALF = torch.float16
 

@@ -6,10 +6,10 @@ import torch
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
-from tftq.export.operators import constant, dequantized
-from tftq.export.scan import each_window, replace_nodes
+from tftq.export.layers import constant, dequantized
+from tftq.export.rewrite.scan import each_window, replace_nodes
 from tftq.quant.dynamic_lstm import DynamicLstm
-from tftq.quant.modules import FakeQuantizedLstm
+from tftq.quant.layers import FakeQuantizedLstm
 
 DYNAMIC = "com.microsoft::DynamicQuantizeLSTM"  # of ONNX Runtime's CPU provider alone
 

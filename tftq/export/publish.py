@@ -9,20 +9,20 @@ from typing import Any
 
 import torch
 
+from tftq.agents.recipe import AgentRecipe
 from tftq.data.columns import Batch
 from tftq.data.windows import Windows
-from tftq.export.evaluate import evaluate
+from tftq.evaluate.exported import evaluate
+from tftq.evaluate.metrics import Validation, validation_summary
+from tftq.evaluate.windows import metrics_for
 from tftq.export.gate import Proof, prove
 from tftq.export.graph import build_graph
-from tftq.export.plan import WINDOWS
 from tftq.files import written_whole
 from tftq.model.forecaster import Forecaster
+from tftq.plan.export import WINDOWS
 from tftq.quant.weights import with_rounded_weights
-from tftq.recipe.agent import AgentRecipe
-from tftq.recipe.loading import recipe_hash
+from tftq.recipe.load import recipe_hash
 from tftq.recipe.schema import Format, Recipe, is_half
-from tftq.train.metrics import Validation, validation_summary
-from tftq.train.validation import metrics_for
 
 MEASURED_THREADS = 2
 PUBLISHED = Path("exports")  # under the working directory, a folder for each recipe

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tftq.data.columns import Fed
 from tftq.errors import QuantizationError
 from tftq.quant.fake_quantize import ActivationQuantizer, WeightQuantizer, quantizers, unrounded
-from tftq.quant.modules import check_ranges
+from tftq.quant.layers import check_ranges
 from tftq.quant.observers import Method, Observer, observer_of
 
 PERCENTILE = 99.99

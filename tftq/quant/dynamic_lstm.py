@@ -5,8 +5,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tftq.quant.fake_quantize import fake_quantize
-from tftq.quant.modules import FakeQuantizedLstm
-from tftq.quant.parameters import UINT8
+from tftq.quant.integers import UINT8
+from tftq.quant.layers import FakeQuantizedLstm
 
 
 class DynamicLstm(FakeQuantizedLstm):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tftq.errors import RecipeError
 from tftq.model.recompute import recomputing
-from tftq.quant.parameters import (
+from tftq.quant.integers import (
     INT4,
     INT8,
     OFFSET,

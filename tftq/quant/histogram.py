@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from tftq.quant.parameters import UINT8, quantization_parameters, quantize
+from tftq.quant.integers import UINT8, quantization_parameters, quantize
 
 BINS = 2**12  # at least 1,024 between zero and the value farthest from it: four to a step of UINT8
 CHUNK = 2**18  # values that are sorted into bins at a time

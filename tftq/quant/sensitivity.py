@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tftq.data.columns import Batch
 from tftq.errors import QuantizationError
 from tftq.quant.fake_quantize import WeightQuantizer, quantizers, unrounded
-from tftq.quant.modules import FakeQuantizedTable, quantized_layers
+from tftq.quant.layers import FakeQuantizedTable, quantized_layers
 
 
 @dataclass(frozen=True)

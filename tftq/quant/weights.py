@@ -8,7 +8,7 @@ from torch import nn
 
 from tftq.model.curves import TableCurves
 from tftq.quant.dynamic_lstm import DynamicLstm
-from tftq.quant.modules import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable
+from tftq.quant.layers import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable
 from tftq.quant.prepare import swap_modules
 
 Model = TypeVar("Model", bound=nn.Module)

@@ -1,7 +1,7 @@
 """The kind of recipe that trains a forecaster."""
 
-from tftq.recipe.kind import Idle, Kind
 from tftq.recipe.model import TftRecipe
+from tftq.recipe.recipe_type import Idle, Kind
 from tftq.recipe.schema import Recipe
 
 _IDLE: tuple[Idle[Recipe], ...] = (

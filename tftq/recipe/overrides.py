@@ -6,8 +6,8 @@ from typing import Any, get_args, get_origin
 import yaml
 
 from tftq.errors import RecipeError
-from tftq.recipe.known import allowed, below, choices, fields, is_section, members, nearest, nullable, type_at
-from tftq.recipe.text import KeyPath, Problem, parse_texts, parse_value
+from tftq.recipe.explain import allowed, below, choices, fields, is_section, members, nearest, nullable, type_at
+from tftq.recipe.yaml import KeyPath, Problem, parse_texts, parse_value
 
 
 class OverrideError(RecipeError):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tftq.recipe.text import read_document
+from tftq.recipe.yaml import read_document
 
 
 @dataclass(frozen=True)

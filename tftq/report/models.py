@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from tftq.quantiles import quantile_name
 from tftq.report.facts import Facts
 from tftq.report.html import Html, join, section, table, tag
 from tftq.report.nodes import nodes_in_words
 from tftq.report.svg import line_chart
 from tftq.report.verdict import MB, naive_risk
+from tftq.spec.quantiles import quantile_name
 
 Q_RISK = "q-risk = 2·Σ pinball / Σ|y| over all validation windows and steps, lower is better (naive P50: Σ|y − naive| / Σ|y|)."
 SELECTED = "The best epoch was chosen by these windows too, so expect a little less of new data."

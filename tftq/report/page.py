@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tftq.folder import RunFolder
-from tftq.report.agent import agent_parts
+from tftq.agents.report import agent_parts
+from tftq.jobs.folder import RunFolder
 from tftq.report.document import document
 from tftq.report.facts import Facts
 from tftq.report.html import tag

@@ -12,10 +12,10 @@ from tftq.memory.components import MIB
 from tftq.memory.ledger import Ledger
 from tftq.memory.timeline import Timeline
 from tftq.model.tabulate import KNOT_COUNTS, TOLERANCE, TabulatedVariable
+from tftq.plan.training import StagePlan
 from tftq.quant.sensitivity import Sensitivity
-from tftq.quantiles import quantile_name
 from tftq.recipe.schema import Format
-from tftq.train.plan import StagePlan
+from tftq.spec.quantiles import quantile_name
 from tftq.train.state import Training
 
 TOLD_LAYERS = 10  # of those that lose most by being quantized; all of them are in the report

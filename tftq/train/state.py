@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from tftq.train.metrics import Validation, validation_summary
+from tftq.evaluate.metrics import Validation, validation_summary
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tftq.data.calendar import PHASES, circle
 from tftq.data.features import price, trend, volume
+from tftq.data.features.calendar import PHASES, circle
 from tftq.data.features.price import Bars
 from tftq.data.features.rolling import Series
 from tftq.data.files import wall_clock

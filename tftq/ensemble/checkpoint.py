@@ -1,0 +1,107 @@
+"""The state of a run between two bars: with it and the bars to come, a restart gives the answers that an unbroken run would have given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from tftq.ensemble.ensemble import Council
+from tftq.ensemble.market import Market
+from tftq.ensemble.member import Member
+from tftq.errors import EnsembleError
+from tftq.files import written_whole
+
+FILE = "state.npz"
+FORMAT = 4  # of what a state holds: one more whenever that changes
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A state as it was read.
+
+    Attributes:
+        notes: what is not an array: rows written, counters.
+        arrays: the market's and the members', by `<owner>/<name>`.
+    """
+
+    notes: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+    @property
+    def newest(self) -> int | None:
+        """The time of the newest bar before it, in nanoseconds UTC; None where there was none."""
+        market = self.of("market")
+        return int(market["time"]) if market["segment"] >= 0 else None
+
+    def of(self, owner: str) -> dict[str, np.ndarray]:
+        """The arrays of one owner, by name."""
+        begin = f"{owner}/"
+        return {key.removeprefix(begin): value for key, value in self.arrays.items() if key.startswith(begin)}
+
+
+def save(folder: Path, market: Market, council: Council, **notes: Any) -> None:
+    """Write the state after a bar, whole or not at all; one file, arrays and JSON, no pickle.
+
+    Args:
+        folder: of the run.
+        market, council: as they are after the bar.
+        notes: what else is to be kept, as plain types.
+    """
+    arrays: dict[str, Any] = {f"market/{key}": np.asarray(value) for key, value in market.state().items()}
+    for member in council.members:
+        arrays |= {f"member.{member.name}/{key}": value for key, value in member.state().items()}
+    document = {"format": FORMAT, "members": _hashes(council), "council": council.state(), **notes}
+    with written_whole(folder / FILE) as part, part.open("wb") as file:
+        np.savez(file, notes=np.array(json.dumps(document)), **arrays)
+
+
+def read(folder: Path) -> Saved | None:
+    """The state of a run; None where it ended before its first was written.
+
+    Raises:
+        EnsembleError: it cannot be read, or is of another version.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+        notes = json.loads(str(arrays.pop("notes")))
+    except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
+        raise EnsembleError(f"{path}: cannot be read ({error}); begin anew in another out=...") from error
+    if notes.get("format") != FORMAT:
+        raise EnsembleError(f"{path}: was written by another version of tftq; go on with that one, or begin anew in another out=...")
+    return Saved(notes, arrays)
+
+
+def restore(saved: Saved, market: Market, council: Council) -> None:
+    """Go on from a state.
+
+    Args:
+        saved: it.
+        market, council: to be brought to where they were.
+
+    Raises:
+        EnsembleError: it is of other models.
+    """
+    then, now = saved.notes["members"], _hashes(council)
+    changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+    if changed:
+        raise EnsembleError(f"the state is of other models than those there are now: {', '.join(changed)}; begin anew in another out=...")
+    market.restore(saved.of("market"))
+    members: Sequence[Member] = council.members
+    for member in members:
+        member.restore(saved.of(f"member.{member.name}"))
+    council.restore(saved.notes["council"])
+
+
+def _hashes(council: Council) -> dict[str, list[str]]:
+    """Member -> of its files."""
+    return {member.name: member.hashes for member in council.members}

@@ -1,0 +1,297 @@
+"""Members: each is asked at a bar, and answers from its model's file; loaded or not, it keeps what its next answer depends on."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnxruntime
+
+from tftq.data.features.table import CLOCK_COLUMNS
+from tftq.ensemble.answers import Answer
+from tftq.ensemble.interface import COLUMNS, Interface, foreign_interface, own_interface
+from tftq.ensemble.market import Market
+from tftq.errors import EnsembleError, GateError, MetadataError, NotFiniteError, PredictError
+from tftq.serve.measure import measured_pair
+from tftq.serve.proof import PAIR_PROOF
+from tftq.files import sha256
+from tftq.serve.find import model_file, model_folder
+from tftq.serve.measure import measured
+from tftq.serve.proof import proven_bytes
+from tftq.serve.session import FLOATS, open_session
+from tftq.serve.stream import FORECAST_FILE, STEP_FILE, Stream
+from tftq.spec.metadata import file_metadata
+
+if TYPE_CHECKING:
+    from tftq.ensemble.recipe import MemberRecipe
+
+
+class Member(ABC):
+    """One model that answers.
+
+    Args:
+        name: what it is called.
+        kind: what it is.
+        files: its model, or both halves of a streaming pair.
+        interface: what they take and give.
+        threads: within an operator.
+        shared: whether it computes in the arena of all members.
+
+    Attributes:
+        hashes: SHA-256 of each of its files, hexadecimal: a state goes to no other model.
+    """
+
+    def __init__(self, name: str, kind: str, files: tuple[Path, ...], interface: Interface, *, threads: int, shared: bool) -> None:
+        self.name, self.kind, self.files, self.interface = name, kind, files, interface
+        self._threads, self._shared = threads, shared
+        self._written = [_written(path) for path in files]
+        self.hashes = [sha256(path) for path in files]
+
+    def ready(self, market: Market) -> bool:
+        """Whether the segment has the bars that an answer needs."""
+        return market.age >= self.interface.needs
+
+    def require_same_files(self) -> None:
+        """Let no other model answer than the one that the run began with; files that were not written since are not read.
+
+        Raises:
+            EnsembleError: a file holds something else.
+            OSError: one is gone.
+        """
+        written = [_written(path) for path in self.files]
+        if written == self._written:
+            return
+        for path, known in zip(self.files, self.hashes, strict=True):
+            if sha256(path) != known:
+                raise EnsembleError(f"{path} was replaced since the run began; put it back, or begin a run with the new one")
+        self._written = written
+
+    @property
+    @abstractmethod
+    def loaded(self) -> bool:
+        """Whether its model is in memory."""
+
+    @abstractmethod
+    def load(self) -> None:
+        """Bring the model into memory."""
+
+    @abstractmethod
+    def unload(self) -> None:
+        """Let go of the model; the next answers are those that it would have given."""
+
+    @abstractmethod
+    def answer(self, market: Market) -> Answer:
+        """The answer at the newest bar, of a loaded member that is ready.
+
+        Raises:
+            NotFiniteError: the model gives no number.
+            Exception: whatever the runtime or the reading of the answer raises.
+        """
+
+    @abstractmethod
+    def state(self) -> dict[str, np.ndarray]:
+        """What a restart needs for the same answers."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from a `state` of the same files."""
+
+
+class OnePiece(Member):
+    """A model that takes whole windows: a forecaster, an agent, or one of another tool."""
+
+    def __init__(self, name: str, kind: str, files: tuple[Path, ...], interface: Interface, *, threads: int, shared: bool) -> None:
+        super().__init__(name, kind, files, interface, threads=threads, shared=shared)
+        self._session: onnxruntime.InferenceSession | None = None
+        self._inputs: dict[str, tuple[bool, type[np.floating[Any]]]] = {}  # whether it lies in a row, and of which numbers
+        self._history = {key: [COLUMNS.index(name) for name in columns] for key, columns in interface.history.items()}
+        self._future = {key: [CLOCK_COLUMNS.index(name) for name in columns] for key, columns in interface.future.items()}
+        self._position, self._segment, self._age = 0.0, -1, -1  # its newest position, and of which bar that was
+
+    @property
+    def loaded(self) -> bool:
+        """See `Member`."""
+        return self._session is not None
+
+    def load(self) -> None:
+        """See `Member`.
+
+        Raises:
+            EnsembleError: the file has other inputs or outputs than its interface.
+        """
+        session = open_session(self.files[0], threads=self._threads, spinning=False, shared=self._shared)
+        position = self.interface.position
+        wanted = {*self._history, *self._future, *([] if position is None else [position])}
+        if {node.name for node in session.get_inputs()} != wanted:
+            found = ", ".join(node.name for node in session.get_inputs())
+            raise EnsembleError(f"member {self.name}: {self.files[0]} takes {found}; given are {', '.join(sorted(wanted))}")
+        if self.interface.output not in (outputs := [node.name for node in session.get_outputs()]):
+            raise EnsembleError(f"member {self.name}: {self.files[0]} gives {', '.join(outputs)}; wanted is {self.interface.output}")
+        if other := [f"{node.name} {node.type}" for node in session.get_inputs() if node.type not in FLOATS]:
+            raise EnsembleError(f"member {self.name}: {self.files[0]} takes {', '.join(other)}; allowed: {', '.join(FLOATS)}")
+        self._inputs = {node.name: (len(node.shape) == 2, FLOATS[node.type]) for node in session.get_inputs()}
+        self._session = session
+
+    def unload(self) -> None:
+        """See `Member`."""
+        self._session = None
+
+    def answer(self, market: Market) -> Answer:
+        """See `Member`."""
+        assert self._session is not None
+        interface = self.interface
+        held = self._position if (self._segment, self._age) == (market.segment, market.age - 1) else 0.0  # as in the backtest's ledger
+        past, ahead = market.history(interface.lookback), market.future(interface.horizon)
+        fed = {key: past[:, places] for key, places in self._history.items()}  # [lookback, columns]
+        fed |= {key: ahead[:, places] for key, places in self._future.items()}  # [horizon, columns]
+        if interface.position is not None:
+            fed[interface.position] = np.array([held], np.float32)
+        batch = {}
+        for key, (in_a_row, number) in self._inputs.items():
+            batch[key] = (fed[key].reshape(1, -1) if in_a_row else fed[key][None]).astype(number)
+        output = np.asarray(self._session.run([interface.output], batch)[0])
+        if not np.isfinite(output).all():
+            raise NotFiniteError(f"{interface.output} is not finite")
+        answer = interface.read(output)
+        self._position, self._segment, self._age = answer.position, market.segment, market.age
+        return answer
+
+    def state(self) -> dict[str, np.ndarray]:
+        """See `Member`."""
+        return {"position": np.array(self._position), "segment": np.array(self._segment), "age": np.array(self._age)}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """See `Member`."""
+        self._position, self._segment, self._age = float(state["position"]), int(state["segment"]), int(state["age"])
+
+
+class Streaming(Member):
+    """A streaming pair: of a window that moved on by a bar, that bar alone is read."""
+
+    def __init__(self, name: str, kind: str, files: tuple[Path, ...], interface: Interface, *, threads: int, shared: bool) -> None:
+        super().__init__(name, kind, files, interface, threads=threads, shared=shared)
+        self._stream: Stream | None = None
+        self._kept: dict[str, np.ndarray] = {}  # the state of the stream while it is not loaded
+        (history,), (future,) = interface.history.values(), interface.future.values()
+        self._history, self._future = [COLUMNS.index(name) for name in history], [CLOCK_COLUMNS.index(name) for name in future]
+        self._segment = self._age = -1  # of the newest bar that it took
+
+    @property
+    def loaded(self) -> bool:
+        """See `Member`."""
+        return self._stream is not None
+
+    def load(self) -> None:
+        """See `Member`."""
+        stream = Stream(self.files, threads=self._threads, shared=self._shared)
+        if self._kept:
+            stream.restore(self._kept)
+        self._stream = stream
+
+    def unload(self) -> None:
+        """See `Member`."""
+        if self._stream is not None:
+            self._kept = self._stream.state()
+        self._stream = None
+
+    def answer(self, market: Market) -> Answer:
+        """See `Member`."""
+        assert self._stream is not None
+        lookback = self.interface.lookback
+        new = market.age - self._age if market.segment == self._segment else lookback
+        if new >= lookback:  # nothing of the window that it holds is in this one
+            self._stream.reset()
+            new = lookback
+        self._segment = -1  # a window that lacks some of them would have a gap
+        self._stream.push(market.history(new)[:, self._history])
+        self._segment, self._age = market.segment, market.age
+        return self.interface.read(self._stream.forecast(market.future(self.interface.horizon)[:, self._future]))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """See `Member`."""
+        kept = self._kept if self._stream is None else self._stream.state()
+        return {**kept, "segment": np.array(self._segment), "age": np.array(self._age)}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """See `Member`."""
+        self._segment, self._age = int(state["segment"]), int(state["age"])
+        self._kept = {key: value for key, value in state.items() if key not in ("segment", "age")}
+        if self._stream is not None and self._kept:
+            self._stream.restore(self._kept)
+
+
+def open_member(name: str, recipe: MemberRecipe, *, threads: int, shared: bool) -> Member:
+    """Find a member's files and learn what they take and give; nothing is loaded.
+
+    Args:
+        name: of the member.
+        recipe: its part of the recipe.
+        threads: within an operator.
+        shared: whether it computes in the arena of all members.
+
+    Raises:
+        EnsembleError: a file that is not there, is no model, or is none that bars can feed.
+    """
+    files = _files(name, recipe)
+    if recipe.foreign is not None:
+        return OnePiece(name, "foreign", files, foreign_interface(name, recipe.foreign), threads=threads, shared=shared)
+    try:
+        (notes, *others) = [file_metadata(path) for path in files]
+    except MetadataError as error:
+        raise EnsembleError(f"member {name}: {error}") from error
+    if not notes:
+        raise EnsembleError(f"member {name}: {files[0]} says nothing of its columns; say it in members.{name}.foreign")
+    if (notes.get("format") == "stream") != bool(others):
+        raise EnsembleError(f"member {name}: {files[0]} is one half of a streaming pair; give the folder that holds both")
+    interface, kind = own_interface(name, notes), notes.get("kind", "tft")  # files of before there were others do not say it
+    if others:
+        return Streaming(name, f"{kind}, streaming", files, interface, threads=threads, shared=shared)
+    return OnePiece(name, kind, files, interface, threads=threads, shared=shared)
+
+
+def _written(path: Path) -> tuple[int, int, int]:
+    """What changes when a file is written or replaced."""
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _files(name: str, recipe: MemberRecipe) -> tuple[Path, ...]:
+    if not recipe.path.exists():
+        raise EnsembleError(f"member {name}: no {recipe.path}; give a model, a folder of models or of a streaming pair, or train it first")
+    if recipe.path.is_dir() and recipe.format in (None, "stream"):
+        pair = tuple(model_folder(recipe.path) / file for file in (STEP_FILE, FORECAST_FILE))
+        there = [path.is_file() for path in pair]
+        if all(there):
+            return pair
+        if any(there) or recipe.format == "stream":
+            raise EnsembleError(f"member {name}: {pair[0].parent} lacks {pair[there.index(False)].name} of a streaming pair")
+    try:
+        return (model_file(recipe.path, recipe.format),)
+    except PredictError as error:
+        raise EnsembleError(f"member {name}: {error}") from error
+
+
+def planned_bytes(member: Member, note: Callable[[str], None]) -> int:
+    """The resident memory that a member is planned to take: measured when it was exported, or else now, in a fresh process.
+
+    Args:
+        member: not loaded.
+        note: what to do with a sentence about an export's measurement that does not count.
+
+    Raises:
+        EnsembleError: a file that cannot be measured.
+    """
+    proof = member.files[0].with_name(PAIR_PROOF if isinstance(member, Streaming) else f"{member.files[0].stem}.export.json")
+    if proof.is_file():
+        if (proven := proven_bytes(proof, member.hashes)) is not None:
+            return proven
+        note(f"{member.name}: measured anew what it takes, for {proof} does not tell it of this very model")
+    try:
+        if isinstance(member, Streaming):
+            return int(measured_pair(*member.files, threads=1).cost["rss_bytes"])
+        return int(measured(*member.files, threads=1, shapes=member.interface.shapes).cost["rss_bytes"])
+    except GateError as error:
+        raise EnsembleError(f"member {member.name}: what it takes is not known: {error}") from error

@@ -1,0 +1,1 @@
+"""Losses and metrics, and forecasts to measure them on."""

@@ -1,0 +1,80 @@
+"""Measuring a model on windows it does not learn from, without leaving a trace in it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from tftq.data.windows import Windows as DataWindows
+from tftq.evaluate.metrics import ForecastMetrics, Validation
+from tftq.model.forecaster import Forecaster
+from tftq.train.diagnose import NonFiniteError, explain
+from tftq.train.interfaces import Windows
+from tftq.train.precision import Precision
+
+
+def validate(
+    model: Forecaster, windows: Windows, batch_size: int, precision: Precision, *, on_batch: Callable[[int], None] = lambda windows: None
+) -> Validation:
+    """Measure a model's forecasts, in eval mode and without autograd.
+
+    Args:
+        model: the forecaster.
+        windows: what to forecast, in their order.
+        batch_size: windows to one forward pass, the last one takes what is left.
+        precision: the format and device to compute in.
+        on_batch: called with the number of windows of each batch once it is done.
+
+    Returns:
+        The metrics; they do not depend on the batch size but for rounding.
+
+    Raises:
+        NonFiniteError: a forecast is not finite; names the windows and the layer that it comes from.
+    """
+    with evaluating(model):
+        return measure_forecasts(model, windows, batch_size, precision, on_batch=on_batch)
+
+
+def measure_forecasts(
+    model: Forecaster, windows: Windows, batch_size: int, precision: Precision, *, on_batch: Callable[[int], None] = lambda windows: None
+) -> Validation:
+    """As `validate`, with every module in the mode that it is in."""
+    metrics = metrics_for(model)
+    with torch.no_grad(), precision.autocast():  # no inference mode: what a module caches must stay trainable
+        for indices in torch.arange(len(windows)).split(batch_size):
+            batch = windows.batch(indices).to(precision.device)
+            if not metrics.add(model(*batch.inputs), batch.target):
+                reason = explain(model, batch) or "every layer's output is finite when the batch is run again"
+                raise NonFiniteError(f"the forecast or target of windows {int(indices[0])} to {int(indices[-1])} is not finite: {reason}")
+            on_batch(len(indices))
+    return metrics.result()
+
+
+def metrics_for(model: Forecaster) -> ForecastMetrics:
+    """Empty metrics with the quantiles and the scale of a model's forecasts."""
+    return ForecastMetrics(model.quantiles, model.target_scale)
+
+
+def naive_q_risk(windows: DataWindows, batch_size: int = 1024) -> float:
+    """The P50 risk of the windows' own baseline, `Σ|target - naive| / Σ|target|`, as `Validation.q_risk` where all targets are 0."""
+    error = size = 0.0
+    cells = 0
+    for indices in torch.arange(len(windows)).split(batch_size):
+        target = windows.targets(indices).double()
+        error += float((target - windows.naive(indices)).abs().sum())
+        size += float(target.abs().sum())
+        cells += target.numel()
+    return error / (size or cells)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model into eval mode, and every module of it back into its own mode afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

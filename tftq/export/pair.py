@@ -1,0 +1,176 @@
+"""The streaming pair from the model to two files with names: built, replayed bar by bar beside the one-piece model, then renamed."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tftq.data.columns import Batch
+from tftq.data.windows import Windows
+from tftq.evaluate.exported import evaluate_forecasts
+from tftq.evaluate.windows import metrics_for
+from tftq.export.census import Census, float_lstm_weights, integer_shares, kept_weights, stored_weights, take_census
+from tftq.export.gate import BATCH_INVARIANCE, Proof, distances, forecasts, integrity, moved_by_ties, require, soundness
+from tftq.export.pair_graph import build_pair
+from tftq.export.publish import MEASURED_THREADS, Exported, to_be_proven
+from tftq.model.tft import TemporalFusionTransformer
+from tftq.recipe.schema import Format, is_integer
+from tftq.serve.measure import measured_pair
+from tftq.serve.proof import PAIR_PROOF
+from tftq.serve.session import feeds, open_session
+from tftq.serve.stream import FORECAST_FILE, STEP_FILE, Stream
+
+STRETCHES, REPLAYED = 4, 32  # spread over the validation part; windows replayed in each
+
+
+@dataclass(frozen=True)
+class ExportedPair(Exported):
+    """A streaming pair that passed the gate.
+
+    Attributes:
+        path: the step half.
+        partner: the forecast half.
+        proof, quality, test: see `Exported`; costs are those of both halves together, and rss_bytes of the window that is kept beside them,
+            so latency_ms is that of a bar.
+    """
+
+    partner: Path
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Both halves, and their one proof."""
+        return self.path, self.partner, self.path.with_name(PAIR_PROOF)
+
+    def summary(self) -> dict[str, object]:
+        """See `Exported.summary`."""
+        return {**super().summary(), "partner": str(self.partner)}
+
+
+def export_pair(
+    model: TemporalFusionTransformer,
+    weights: Format,
+    one_piece: Path,
+    validation: Windows,
+    test: Windows | None,
+    *,
+    batch_size: int,
+    metadata: Mapping[str, object],
+) -> ExportedPair:
+    """Write step.onnx, forecast.onnx and stream.export.json beside the one-piece model, or nothing.
+
+    Args:
+        model: what the one-piece model was built from.
+        weights: the one-piece model's format.
+        one_piece: its file.
+        validation: the windows to prove and to measure the pair with.
+        test: further windows to measure it with, where there are any.
+        batch_size: windows a run.
+        metadata: what to note in both files.
+
+    Raises:
+        GateError: the pair does not forecast what the one-piece model does; no file with its name is left.
+    """
+    step, forecast, proven = (one_piece.with_name(name) for name in (STEP_FILE, FORECAST_FILE, PAIR_PROOF))
+    with to_be_proven(step, forecast, proof=proven) as parts:
+        pair = build_pair(model, weights, {**metadata, "target": validation.target_unit})
+        for part, path in zip(parts, (step, forecast), strict=True):
+            part.write_bytes(pair[path.name])
+        batch = _stretches(validation)
+        stream = Stream(parts, None if batch.static is None else batch.static[0])
+        proof = _prove(parts, stream, model, weights, one_piece, batch)
+        replay = forecaster(stream)
+        quality = evaluate_forecasts("stream", replay, validation, metrics_for(model), batch_size=batch_size)
+        tested = None if test is None else evaluate_forecasts("stream", replay, test, metrics_for(model), batch_size=batch_size)
+    proof.write(proven, [step, forecast])
+    return ExportedPair(step, proof, quality, tested, forecast)
+
+
+def forecaster(stream: Stream) -> Callable[[Batch], np.ndarray]:
+    """A stream as a function of whole windows: one that continues the one before it by a bar pushes that bar alone.
+
+    Args:
+        stream: of the pair.
+
+    Returns:
+        From windows, in order of time, to their forecasts, float32 [batch, horizon, quantiles]; a batch may continue the one before.
+    """
+    before: Batch | None = None  # the last window
+
+    def run(batch: Batch) -> np.ndarray:
+        nonlocal before
+        forecasts = []
+        for window in _one_by_one(batch):
+            if before is not None and _continues(window, before):
+                stream.push(window.history[-1])
+            else:
+                stream.reset(window.static)
+                stream.push(window.history)
+            before = window
+            forecasts.append(stream.forecast(window.future))
+        return np.stack(forecasts)
+
+    return run
+
+
+def _one_by_one(batch: Batch) -> Iterator[Batch]:
+    """Its windows, without the dimension of the batch."""
+    for i in range(len(batch.history)):
+        yield Batch(*(None if part is None else part[i] for part in batch))  # type: ignore[arg-type]
+
+
+def _continues(window: Batch, before: Batch) -> bool:
+    """Whether a window is the one before, a bar later."""
+    same_series = window.static is None or before.static is None or torch.equal(window.static, before.static)
+    return same_series and torch.equal(window.history[:-1], before.history[1:])
+
+
+def _prove(
+    pair: tuple[Path, ...], stream: Stream, model: TemporalFusionTransformer, weights: Format, one_piece: Path, batch: Batch
+) -> Proof:
+    """Hold a replay against the one-piece model, window by window, and count both halves, and measure them side by side."""
+    replayed = forecaster(stream)(batch)
+    session = open_session(one_piece)
+    alone = (tuple(part[None] for part in window.inputs) for window in _one_by_one(batch))
+    expected = np.concatenate([session.run(["forecast"], feeds(session, window))[0] for window in alone])
+    in_torch = forecasts(model, batch)
+    spread = float(expected.max() - expected.min()) or 1.0
+    integer = is_integer(weights)
+    ties = moved_by_ties(model, in_torch, batch, spread) if integer else None
+    census = _census_of(pair, model.kept_float)
+    checks = [
+        *distances("from the one-piece model, bar by bar", replayed, expected, spread, BATCH_INVARIANCE, ties=ties),
+        *soundness(replayed),
+        *(integrity(census, model, model.kept_float) if integer else []),
+    ]
+    require(f"the streaming pair of {weights}", checks)
+    found = measured_pair(*pair, threads=MEASURED_THREADS)
+    return Proof(checks, float(np.abs(replayed - in_torch).max()), census, found.cost, found.nodes)
+
+
+def _stretches(windows: Windows) -> Batch:
+    """Windows in order, in a few stretches of neighbours: a bar on a rounding tie is in all the windows of one."""
+    length = min(REPLAYED, len(windows))
+    starts = torch.linspace(0, len(windows) - length, STRETCHES).round().long()
+    return windows.batch((starts[:, None] + torch.arange(length)).unique())  # those that overlap, once
+
+
+def _census_of(pair: tuple[Path, ...], kept: Collection[str]) -> Census:
+    """Both halves counted together."""
+    found = []
+    for path in pair:
+        optimised = path.with_suffix(".optimised")
+        found.append(take_census(path, optimised, kept=kept))
+        optimised.unlink()
+    weights = [weight for path in pair for weight in stored_weights(path)]
+    return Census(
+        operators=dict(sorted(sum((Counter(half.operators) for half in found), Counter[str]()).items())),
+        products=[product for half in found for product in half.products],
+        integer_products=dict(sum((Counter(half.integer_products) for half in found), Counter[str]())),
+        float_weight_products=sum(half.float_weight_products for half in found),
+        float_lstm_weights=float_lstm_weights(weights, kept),
+        kept_float=kept_weights(weights, kept),
+        **integer_shares(weights, kept),
+    )

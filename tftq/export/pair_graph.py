@@ -1,0 +1,141 @@
+"""The one-piece network cut in two where a bar's part in it is done: what each bar comes to, and the forecast from the window of them.
+
+The encoder is on the bar's side. Each bar is in as many windows as one has bars, and the encoder begins anew in each; that is one step in
+every window at once, products of matrices, rather than all steps in the one window that is full, products with a vector one after the
+other. An LSTM that rounds its input over the range of a whole window has no step by itself: it stays on the side of the forecast.
+"""
+
+import hashlib
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from tftq.export.deploy import deploy
+from tftq.export.graph import EXAMPLE_BATCH, describe_model, trace
+from tftq.model.tft import CONTEXTS, TemporalFusionTransformer
+from tftq.quant.dynamic_lstm import DynamicLstm
+from tftq.recipe.schema import Format
+from tftq.serve.stream import FORECAST_FILE, STEP_FILE
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+class StepNetwork(nn.Module):
+    """A raw bar's variable selection, and the step that it is to the encoder in every window that it is in.
+
+    Args:
+        network: of `deploy`.
+    """
+
+    def __init__(self, network: TemporalFusionTransformer) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, history: Tensor, states: Tensor | None = None, static: Tensor | None = None) -> tuple[Tensor, ...]:
+        """See `build_pair`: what step.onnx takes and gives."""
+        context = self.network.static_context(static)
+        selected = self.network.select_past(history[:, None], context)  # [batch, 1, hidden]
+        stepped = () if states is None else (self._step(selected, states, context),)
+        said = (torch.stack([context[use] for use in CONTEXTS], dim=1),) if context else ()  # [batch, contexts, hidden]
+        return selected[:, 0], *stepped, *said
+
+    def _step(self, selected: Tensor, states: Tensor, context: dict[str, Tensor]) -> Tensor:
+        """The states of all windows after a bar [batch, states, lookback, hidden], those of the one that begins with it among them."""
+        begun = self.network.initial_state(context)
+        if begun is None:
+            states = nn.functional.pad(states, (0, 0, 0, 1))
+        else:
+            states = torch.cat([states, torch.cat(begun).transpose(0, 1)[:, :, None]], dim=2)
+        lookback = states.shape[2]
+        hidden, cell = states.transpose(0, 1).flatten(1, 2).chunk(2)  # [layers, batch * lookback, hidden]
+        rows = selected.expand(-1, lookback, -1).flatten(0, 1)[:, None]  # [batch * lookback, 1, hidden]
+        _, after = self.network.encoder(rows, (hidden.contiguous(), cell.contiguous()))
+        return torch.cat(after).unflatten(1, (-1, lookback)).transpose(0, 1)
+
+
+class ForecastNetwork(nn.Module):
+    """The forecast from a window of selected bars.
+
+    Args:
+        network: of `deploy`.
+    """
+
+    def __init__(self, network: TemporalFusionTransformer) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(
+        self, selected: Tensor, future: Tensor, encoded: Tensor | None = None, state: Tensor | None = None, context: Tensor | None = None
+    ) -> Tensor:
+        """See `build_pair`: what forecast.onnx takes and gives."""
+        said = {} if context is None else dict(zip(CONTEXTS, context.unbind(1), strict=True))
+        assert (encoded is None) == (state is None)
+        if encoded is None or state is None:
+            return self.network.forecast(selected, future, said)
+        hidden, cell = state.transpose(0, 1).chunk(2)  # [layers, batch, hidden]
+        return self.network.decode(selected, encoded, (hidden.contiguous(), cell.contiguous()), future, said)
+
+
+def build_pair(model: TemporalFusionTransformer, weights: Format, metadata: Mapping[str, object]) -> dict[str, bytes]:
+    """The streaming pair of a model: what `step.onnx` and `forecast.onnx` hold.
+
+    The step takes a raw bar `history` and gives `selected`, what its variable selection is. Of the windows that began before it, the
+    oldest first, it takes the encoder's `states`, hidden and cell of each layer, and gives their `new_states` and those of the window that
+    begins. Of the raw `static` columns it makes the `context` for the forecast. That takes the window of `selected` bars, what the encoder
+    made of each (`encoded`, the hidden state of the last layer), its `state` in the end, the raw `future`, and the `context`.
+
+    Args:
+        model: in the table form; where it is prepared and calibrated, the products are integers.
+        weights: the format of the one-piece model that has the same weights.
+        metadata: what to note in both files beside the inputs, as JSON.
+
+    Returns:
+        Each file's name and its serialized model; the same for the same model.
+    """
+    step, forecast = _inputs(model)
+    steps = ("selected", *(["new_states"] if "states" in step else []), *(["context"] if "static" in step else []))
+    parts: dict[str, tuple[nn.Module, Shapes, tuple[str, ...]]] = {
+        STEP_FILE: (StepNetwork(deploy(model)), step, steps),
+        FORECAST_FILE: (ForecastNetwork(deploy(model)), forecast, ("forecast",)),
+    }
+    common = {
+        **describe_model(model),
+        **metadata,
+        "format": "stream",
+        "weights": weights,
+        "hidden": model.architecture.hidden,
+        "states": step["states"][1] if "states" in step else 0,
+        "pair": _identity(model),
+    }
+    partner = {STEP_FILE: FORECAST_FILE, FORECAST_FILE: STEP_FILE}
+    return {
+        name: trace(network.eval(), inputs, outputs, {**common, "part": name.removesuffix(".onnx"), "partner": partner[name]})
+        for name, (network, inputs, outputs) in parts.items()
+    }
+
+
+def _inputs(model: TemporalFusionTransformer) -> tuple[Shapes, Shapes]:
+    """What either half takes, by name and in order."""
+    shapes = model.inputs.shapes(EXAMPLE_BATCH)
+    batch, lookback, columns = shapes["history"]
+    hidden = model.architecture.hidden
+    step: Shapes = {"history": (batch, columns)}
+    forecast: Shapes = {"selected": (batch, lookback, hidden), "future": shapes["future"]}
+    if not isinstance(model.encoder, DynamicLstm):
+        states = 2 * model.encoder.num_layers
+        step["states"] = (batch, states, lookback - 1, hidden)
+        forecast |= {"encoded": (batch, lookback, hidden), "state": (batch, states, hidden)}
+    if "static" in shapes:
+        step["static"] = shapes["static"]
+        forecast["context"] = (batch, len(CONTEXTS), hidden)
+    return step, forecast
+
+
+def _identity(model: nn.Module) -> str:
+    """SHA-256 (hexadecimal) of all weights, ranges and scalings: the halves of two pairs must not be mixed."""
+    digest = hashlib.sha256(b"cut 2")  # a half of the model as it was cut before is no partner of one that is cut now
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""The jobs behind the commands: run, quantize, plan, predict, compare."""

@@ -1,0 +1,346 @@
+"""Forecasts of bars or a table as they lie in a file, by an exported model in ONNX Runtime: `tftq predict MODEL DATA`."""
+
+import argparse
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from tftq.command import exit_status
+from tftq.console import stdout_console
+from tftq.data.files import iso
+from tftq.data.history import History, Outcome, read_history
+from tftq.errors import PredictError
+from tftq.evaluate.metrics import ForecastMetrics
+from tftq.files import written_whole
+from tftq.recipe.load import data_recipe
+from tftq.recipe.schema import Format
+from tftq.serve.find import PREFERRED, model_file
+from tftq.serve.session import feeds, open_session
+from tftq.spec.metadata import METADATA_KEY
+from tftq.spec.quantiles import quantile_name
+
+BATCH_SIZE = 32  # windows to one run of the model
+ROW_GROUP = 2048  # rows of forecasts that are held before they are written
+CHANGEABLE = ("symbol", "time_zone", "duplicates", "missing")  # what may differ between the data of training and the data at hand
+
+
+class ServedModel:
+    """An exported model, and what its file says of itself.
+
+    Args:
+        path: an .onnx file of a run.
+
+    Raises:
+        PredictError: no file, none of ONNX Runtime, or one that does not say how its columns are made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise PredictError(f"{path}: no such file; give an exported .onnx model or the folder of a run")
+        try:
+            self.session = open_session(path)
+        except Exception as error:  # the runtime's errors have no other base
+            raise PredictError(f"{path}: no model that ONNX Runtime can load: {error}") from error
+        notes = json.loads(self.session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, "{}"))
+        if notes.get("format") == "stream":
+            raise PredictError(f"{path}: one half of a streaming pair, for tftq.serve.stream.Stream; give the model in one piece")
+        if "positions" in notes:
+            raise PredictError(f"{path}: a policy, which takes positions and forecasts nothing; run it as a member of tftq ensemble")
+        if missing := [key for key in ("data", "step_ns", "inputs", "horizon", "quantiles", "target") if key not in notes]:
+            raise PredictError(f"{path}: lacks {', '.join(missing)} in its metadata {METADATA_KEY!r}; export the model again with tftq run")
+        self.path = path
+        self.data: dict[str, Any] = notes["data"]
+        self.step: int = notes["step_ns"]
+        self.inputs: dict[str, list[dict[str, Any]]] = notes["inputs"]
+        self.left_out: list[str] = notes.get("left_out", [])  # of the columns that its data has, by pruning
+        self.horizon: int = notes["horizon"]
+        self.quantiles: list[float] = notes["quantiles"]
+        self.unit: str = notes["target"]
+
+    @property
+    def quantile_names(self) -> list[str]:
+        """P10, P50, P90: the quantiles as columns of forecasts are called."""
+        return [quantile_name(quantile) for quantile in self.quantiles]
+
+
+class Forecasts(NamedTuple):
+    """Forecasts of a batch of windows.
+
+    origins int64 nanoseconds UTC [batch]: the last history row; times int64 [batch, horizon]: what is forecast;
+    values float32 [batch, horizon, quantiles] in the target's unit; last_close float64 [batch], None for tables; outcome: of them.
+    """
+
+    origins: np.ndarray
+    times: np.ndarray
+    values: np.ndarray
+    last_close: np.ndarray | None
+    outcome: Outcome
+
+    @property
+    def prices(self) -> np.ndarray | None:
+        """What the forecast log returns come to, float64 [batch, horizon, quantiles]; None for tables."""
+        return None if self.last_close is None else self.last_close[:, None, None] * np.exp(self.values.astype(np.float64))
+
+
+class Accuracy:
+    """How good forecasts were, of the windows whose whole horizon has happened; holds sums alone.
+
+    Args:
+        model: what forecasts.
+    """
+
+    def __init__(self, model: ServedModel) -> None:
+        self.metrics = ForecastMetrics(model.quantiles, torch.ones(model.horizon))
+        self._naive = self._size = 0.0
+
+    def add(self, forecasts: Forecasts) -> None:
+        """Count in those forecasts whose outcome is known."""
+        known, target, naive = forecasts.outcome
+        if known.any():
+            self.metrics.add(torch.from_numpy(forecasts.values[known]), target)
+            self._naive += float((target.double() - naive).abs().sum())
+            self._size += float(target.double().abs().sum())
+
+    def summary(self) -> dict[str, Any] | None:
+        """q-risk of each quantile (`2·Σ pinball / Σ|target|`) beside naive's P50, and coverage; None where nothing has happened yet."""
+        if not self.metrics.windows:
+            return None
+        found = self.metrics.result()
+        return {
+            "windows": found.windows,
+            "q_risk": {str(quantile): risk for quantile, risk in found.q_risk.items()},
+            "baseline_q_risk": {"0.5": self._naive / (self._size or found.windows * len(self.metrics.scale))},
+            "coverage": found.coverage,
+        }
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Windows of a file and the model that forecasts them.
+
+    Args:
+        model: the model.
+        history: the windows, in order of time.
+    """
+
+    model: ServedModel
+    history: History
+
+    def __len__(self) -> int:
+        return len(self.history)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know of how the data was read."""
+        return self.history.notes
+
+    def batches(self, batch_size: int = BATCH_SIZE) -> Iterator[Forecasts]:
+        """Forecast window by window; nothing of a batch is kept.
+
+        Args:
+            batch_size: windows to one run of the model.
+
+        Yields:
+            The forecasts of the windows in order.
+
+        Raises:
+            PredictError: an input or a forecast that is not finite.
+        """
+        for indices in torch.arange(len(self.history)).split(batch_size):
+            inputs = self.history.batch(indices)
+            self._check_inputs(indices, *inputs)
+            values = np.asarray(self.model.session.run(["forecast"], feeds(self.model.session, inputs))[0], np.float32)
+            origins = self.history.origins(indices)
+            if not np.isfinite(values).all():
+                window = int((~np.isfinite(values)).any((1, 2)).argmax())
+                raise PredictError(f"{self.model.path}: the forecast after {iso(origins[window])} is not finite, though its inputs are")
+            times, outcome = self.history.target_times(indices), self.history.outcome(indices)
+            yield Forecasts(origins, times, values, self.history.last_close(indices), outcome)
+
+    def _check_inputs(self, indices: torch.Tensor, history: torch.Tensor, future: torch.Tensor) -> None:
+        """Name the first value that is not finite."""
+        if bool((history.sum() + future.sum()).isfinite()):  # a sum is much faster to look at, and finite only where all its values are
+            return
+        wide = ((history, self.history.inputs.history, 1 - history.shape[1]), (future, self.history.inputs.future, 1))
+        for values, columns, first in wide:
+            for window, row, column in (~values.isfinite()).nonzero().tolist():
+                time = int(self.history.origins(indices)[window]) + (first + row) * self.history.step
+                name = columns[column].name
+                raise PredictError(f"{self.history.recipe.path}: column {name!r} is not finite at {iso(time)}; look at the values there")
+
+
+def predict(
+    model: Path | str, data: Path | str, *, newest: bool = False, kind: Format | None = None, overrides: Sequence[str] = ()
+) -> Prediction:
+    """Prepare the forecasts of a file of data.
+
+    Args:
+        model: an exported .onnx file, a folder of them, or the folder of a run, of which the first of `PREFERRED` is taken.
+        data: a parquet or CSV file of the kind that the model was trained on.
+        newest: forecast the newest window alone; a parquet file is then read from its end as far as that needs.
+        kind: which of a folder's formats to take.
+        overrides: `key=value` each for what differs from the data of training, as `data.symbol=ESH4`.
+
+    Returns:
+        The forecasts to be made; `batches` makes them.
+
+    Raises:
+        RecipeError: an override that cannot be taken.
+        PredictError: a model that cannot serve, or data with other columns.
+        DataError: data that cannot be used as it lies.
+    """
+    served = ServedModel(model_file(Path(model), kind))
+    recipe = data_recipe({**served.data, "path": str(Path(data).resolve())}, overrides, CHANGEABLE)
+    history = read_history(recipe, served.step, newest=newest).without(served.left_out)
+    for role in ("history", "future", "static"):
+        wanted = served.inputs.get(role, [])
+        found = [{"name": column.name, "role": column.role, "categories": column.categories} for column in getattr(history.inputs, role)]
+        if found != wanted:
+            raise PredictError(f"{served.path}: wants other {role} columns than this tftq makes ({_differences(wanted, found)})")
+    trained_on = served.data.get("symbol")
+    if recipe.kind == "bars" and recipe.symbol != trained_on:
+        history.notes.append(
+            f"the model was trained on {trained_on or 'all contracts of its file'}, this is {recipe.symbol or 'all of them'}"
+        )
+    return Prediction(served, history)
+
+
+def _differences(wanted: list[dict[str, Any]], found: list[dict[str, Any]]) -> str:
+    names, own = [column["name"] for column in wanted], [column["name"] for column in found]
+    missing, more = [name for name in names if name not in own], [name for name in own if name not in names]
+    parts = [f"{title} {', '.join(some[:5])}" for title, some in (("missing:", missing), ("not wanted:", more)) if some]
+    return f"{len(names)} needed, {len(own)} found; {'; '.join(parts) or 'the same names in another order, role or number of categories'}"
+
+
+def write_forecasts(batches: Iterable[Forecasts], path: Path, model: ServedModel) -> Iterator[Forecasts]:
+    """Pass forecasts through and write them on the way; the file has its name once the last of them was taken.
+
+    Columns: origin (time of the last history row), time (that is forecast), step, one for each quantile and, for bars, for its price.
+
+    Args:
+        batches: the forecasts.
+        path: a parquet file, of a row for each window and step.
+        model: what made them.
+    """
+    names = model.quantile_names
+    time = pa.timestamp("ns", tz="UTC")
+    prices = [f"price_{name}" for name in names] if model.data["kind"] == "bars" else []
+    fields = {"origin": time, "time": time, "step": pa.int32()} | dict.fromkeys(names, pa.float32()) | dict.fromkeys(prices, pa.float64())
+    schema = pa.schema(fields.items())
+    with written_whole(path) as part, pq.ParquetWriter(part, schema) as writer:
+        held: list[pa.Table] = []
+        for forecasts in batches:
+            held.append(_as_table(forecasts, schema))
+            if sum(map(len, held)) >= ROW_GROUP:
+                writer.write_table(pa.concat_tables(held))
+                held.clear()
+            yield forecasts
+        if held:
+            writer.write_table(pa.concat_tables(held))
+
+
+def _as_table(forecasts: Forecasts, schema: pa.Schema) -> pa.Table:
+    batch, horizon, _ = forecasts.values.shape
+    step = np.tile(np.arange(1, horizon + 1), batch)
+    quantiles = [values for values in (forecasts.values, forecasts.prices) if values is not None]  # [batch, horizon, quantiles] each
+    columns = [forecasts.origins.repeat(horizon), forecasts.times.reshape(-1), step]
+    columns += [column for values in quantiles for column in values.reshape(batch * horizon, -1).T]
+    return pa.table([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema)
+
+
+def main(arguments: Sequence[str], *, program: str) -> int:
+    """The command line; returns the exit status: 0, 1 where model or data cannot be used, 2 where the command line is wrong."""
+    parser = argparse.ArgumentParser(prog=program, description=__doc__.split(":")[0])
+    parser.add_argument("model", type=Path, help="an exported .onnx file, or the folder of a run")
+    parser.add_argument("data", type=Path, help="a parquet or CSV file of bars or of a table, as the model was trained on")
+    parser.add_argument("override", nargs="*", metavar="key=value", help=f"what differs from training: data.{', data.'.join(CHANGEABLE)}")
+    parser.add_argument("--out", type=Path, help="write all forecasts to this parquet file")
+    parser.add_argument("--last", action="store_true", help="forecast the newest window alone, reading what it needs from the file's end")
+    parser.add_argument("--format", choices=PREFERRED, help=f"of a folder's models; the first there is of {', '.join(PREFERRED)}")
+    parser.add_argument("--batch-size", type=int, default=BATCH_SIZE, help="windows to one run of the model")
+    parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
+    chosen = parser.parse_intermixed_args(arguments)
+    if chosen.batch_size < 1:
+        parser.error(f"--batch-size: found {chosen.batch_size}; allowed: 1 and above")
+    if chosen.out is not None and (chosen.out.suffix != ".parquet" or chosen.out.resolve() == chosen.data.resolve()):
+        parser.error(f"--out: found {chosen.out}; allowed: the name of another .parquet file than DATA")
+
+    def command() -> int:
+        prediction = predict(chosen.model, chosen.data, newest=chosen.last, kind=chosen.format, overrides=chosen.override)
+        batches: Iterable[Forecasts] = prediction.batches(chosen.batch_size)
+        if chosen.out is not None:
+            chosen.out.parent.mkdir(parents=True, exist_ok=True)
+            batches = write_forecasts(batches, chosen.out, prediction.model)
+        accuracy = Accuracy(prediction.model)
+        for forecasts in batches:
+            accuracy.add(forecasts)
+        if chosen.json:
+            print(json.dumps(_document(prediction, forecasts, accuracy, chosen.out), indent=1, allow_nan=False))
+        else:
+            _print(stdout_console(), prediction, forecasts, accuracy, chosen.out)
+        return 0
+
+    return exit_status(command)
+
+
+def _document(prediction: Prediction, last: Forecasts, accuracy: Accuracy, out: Path | None) -> dict[str, Any]:
+    """What `--json` prints."""
+    return {
+        "model": str(prediction.model.path),
+        "data": str(prediction.history.recipe.path),
+        "notes": prediction.notes,
+        "target": prediction.model.unit,
+        "windows": len(prediction),
+        "out": None if out is None else str(out),
+        "accuracy": accuracy.summary(),
+        "last": {
+            "origin": iso(last.origins[-1]),
+            **({} if last.last_close is None else {"close": float(last.last_close[-1])}),
+            "steps": [
+                {"time": iso(time), **{name: float(value) for name, value in values.items()}}
+                for time, values in zip(last.times[-1], _rows(prediction.model, last), strict=True)
+            ],
+        },
+    }
+
+
+def _rows(model: ServedModel, last: Forecasts) -> list[dict[str, float]]:
+    """The last window's forecast, a row a step, by the names of the file's columns."""
+    rows = [dict(zip(model.quantile_names, values, strict=True)) for values in last.values[-1].tolist()]
+    if last.prices is not None:
+        for row, prices in zip(rows, last.prices[-1].tolist(), strict=True):
+            row |= {f"price_{name}": price for name, price in zip(model.quantile_names, prices, strict=True)}
+    return rows
+
+
+def _print(console: Console, prediction: Prediction, last: Forecasts, accuracy: Accuracy, out: Path | None) -> None:
+    model = prediction.model
+    for note in prediction.notes:
+        console.print(f"  {note}", highlight=False, soft_wrap=True)
+    if out is None:
+        close = "" if last.last_close is None else f", close {last.last_close[-1]:g}"
+        what, values = (model.unit, last.values) if last.prices is None else ("price", last.prices)
+        table = Table(title=f"{what} after {iso(last.origins[-1])}{close}")
+        table.add_column("time")
+        for name in model.quantile_names:
+            table.add_column(name, justify="right")
+        for time, row in zip(last.times[-1], values[-1], strict=True):
+            table.add_row(iso(time), *(f"{value:.6g}" for value in row))
+        console.print(table)
+    else:
+        console.print(f"{len(prediction)} windows of {model.horizon} steps forecast into {out}", highlight=False, soft_wrap=True)
+    if (found := accuracy.summary()) is not None:
+        risks = ", ".join(f"{quantile_name(float(quantile))} {risk:.4f}" for quantile, risk in found["q_risk"].items())
+        naive = found["baseline_q_risk"]["0.5"]
+        known = f"{found['windows']} windows whose outcome is known (those trained on prove nothing)"
+        line = f"{known}: q-risk {risks} (naive P50 {naive:.4f}), coverage {found['coverage']:.3f}"
+        console.print(line, highlight=False, soft_wrap=True)

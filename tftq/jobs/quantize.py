@@ -1,0 +1,113 @@
+"""From the float model to a calibrated one, with those layers in floating point that the recipe names or its loss budget needs."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from tftq.data.columns import Batch
+from tftq.data.windows import Windows
+from tftq.evaluate.windows import evaluating, measure_forecasts
+from tftq.jobs.folder import RunFolder
+from tftq.model.forecaster import Forecaster
+from tftq.quant.calibration import calibrate
+from tftq.quant.layers import quantized_layers
+from tftq.quant.prepare import prepared_copy
+from tftq.quant.sensitivity import Sensitivity, measure_sensitivity
+from tftq.recipe.schema import QuantRecipe
+from tftq.report.text import budget_line, sensitivity_table
+from tftq.train.precision import Precision
+
+MEASURED = "sensitivity.json"  # in the run folder, where a resumed run finds what was measured before
+
+
+@dataclass(frozen=True)
+class Quantizing:
+    """Makes calibrated copies of a float model, from training windows alone: what is measured to choose must not be what judges the choice.
+
+    Args:
+        recipe: how.
+        model: the float model; a TFT in the table form.
+        train: the training windows.
+        device: where to compute.
+        batch_size: windows to a forward pass.
+    """
+
+    recipe: QuantRecipe
+    model: Forecaster
+    train: Windows
+    device: torch.device
+    batch_size: int
+
+    def quantize(self, folder: RunFolder, console: Console) -> tuple[Forecaster, Sensitivity | None]:
+        """A calibrated copy of the model, and what was measured of its layers where the recipe asks for that.
+
+        Args:
+            folder: what is measured is kept there, and taken from there by a run that is resumed.
+            console: where to tell of it.
+
+        Raises:
+            QuantizationError: a range is none, or the loss budget cannot be kept.
+        """
+        recipe = self.recipe
+        prepared = self._calibrated(recipe.keep_float)
+        if not recipe.sensitivity and recipe.loss_budget is None:
+            return prepared, None
+        found = self._recall(folder) or self._measure(prepared, console)
+        folder.write_json(MEASURED, found.as_dict())
+        if found.layers:
+            console.print(sensitivity_table(found))
+        if found.budget is not None:
+            console.print(budget_line(found), highlight=False, soft_wrap=True)
+        return self._calibrated([*recipe.keep_float, *found.kept_float]) if found.kept_float else prepared, found
+
+    def _calibrated(self, keep_float: Sequence[str]) -> Forecaster:
+        recipe = self.recipe
+        prepared = prepared_copy(self.model, lstm=recipe.lstm, weights=recipe.weights, keep_float=keep_float).to(self.device)
+        calibrate(prepared, self._calibration_batches(), recipe.calibration, percentile=recipe.percentile)
+        return prepared
+
+    def _measure(self, prepared: Forecaster, console: Console) -> Sensitivity:
+        recipe, windows = self.recipe, self.train.some(self._other_windows())
+        layers = len(quantized_layers(prepared))
+        console.print(f"sensitivity: {layers} layers on {len(windows)} training windows", highlight=False)
+
+        def loss() -> float:
+            return measure_forecasts(prepared, windows, self.batch_size, Precision("fp32", self.device)).loss
+
+        with evaluating(prepared):
+            return measure_sensitivity(
+                prepared,
+                self._calibration_batches(),
+                loss,
+                windows=len(windows),
+                every_layer=recipe.sensitivity,
+                budget=recipe.loss_budget,
+            )
+
+    def _recall(self, folder: RunFolder) -> Sensitivity | None:
+        """What was measured before the run was interrupted: QAT must go on with the layers that it began with."""
+        path = folder.path / MEASURED
+        return Sensitivity.from_dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+
+    def _calibration_batches(self) -> Iterator[Batch]:
+        """Training windows spread over the whole training part, as many together as training could forward."""
+        for indices in self._calibration_windows().split(self.batch_size):
+            yield self.train.batch(indices).to(self.device)
+
+    def _calibration_windows(self) -> Tensor:
+        return _spread(torch.arange(len(self.train)), self.recipe.calibration_windows)
+
+    def _other_windows(self) -> Tensor:
+        """As many that no range was calibrated on, spread likewise; where there are not so many, of all."""
+        every = torch.arange(len(self.train))
+        others = every[~torch.isin(every, self._calibration_windows())]
+        return _spread(others if len(others) >= self.recipe.calibration_windows else every, self.recipe.calibration_windows)
+
+
+def _spread(indices: Tensor, count: int) -> Tensor:
+    """So many of the indices, equally spaced; all of them where there are fewer."""
+    return indices[torch.linspace(0, len(indices) - 1, min(count, len(indices))).round().long()]

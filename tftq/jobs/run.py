@@ -1,0 +1,362 @@
+"""The main job: from a recipe to trained, quantized, checked ONNX models and a report of what they cost.
+
+python -m tftq.run RECIPE [key=value ...] [--resume]
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from tftq.agents.job import run_agent
+from tftq.agents.recipe import AGENT, AgentRecipe
+from tftq.command import exit_status
+from tftq.console import stdout_console
+from tftq.data.columns import Batch
+from tftq.data.load import load_datasets
+from tftq.data.windows import Datasets, Windows
+from tftq.evaluate.windows import naive_q_risk
+from tftq.export.pair import ExportedPair, export_pair
+from tftq.export.publish import PUBLISHED, Exported, export_model, origin, publish
+from tftq.jobs.folder import RunFolder, identity
+from tftq.jobs.plan import phases_of, require_fit
+from tftq.jobs.quantize import Quantizing
+from tftq.memory.ledger import ledgers, read_records, stack_at_peak
+from tftq.memory.watch import MemoryWatch
+from tftq.model.forecaster import Forecaster
+from tftq.model.pruning import prune
+from tftq.model.size import parameter_count
+from tftq.model.tabulate import tabulate
+from tftq.model.tft import TemporalFusionTransformer
+from tftq.plan.export import WINDOWS
+from tftq.plan.training import Planner, StagePlan
+from tftq.quant.fake_quantize import learn_ranges
+from tftq.quant.schedule import QatSchedule
+from tftq.recipe.forecaster import FORECASTER
+from tftq.recipe.load import load_document
+from tftq.recipe.schema import INTEGER_FORMATS, Format, Recipe
+from tftq.report.page import write_report
+from tftq.report.text import (
+    exported_table,
+    ledger_table,
+    memory_line,
+    planned_line,
+    pruned_line,
+    pruned_summary,
+    tables_line,
+    tables_summary,
+    validation_line,
+)
+from tftq.train.build import architecture_of, build_model
+from tftq.train.device import choose_device, gpu_uuid, seed_everything
+from tftq.train.oom import explained
+from tftq.train.precision import Precision
+from tftq.train.qat import qat_schedule
+from tftq.train.stages import SETTINGS
+from tftq.train.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every stage of a run needs."""
+
+    recipe: Recipe
+    device: torch.device
+    data: Datasets
+    planner: Planner
+    plans: dict[str, StagePlan]
+    folder: RunFolder
+    watch: MemoryWatch
+    console: Console
+    resume: bool
+
+
+def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None) -> dict[str, Any]:
+    """Do everything a recipe says.
+
+    Args:
+        recipe: what to do.
+        resume: go on in the folder `out` where an interrupted run of this recipe stopped.
+        console: where to tell of it; standard output by default.
+
+    Returns:
+        What summary.json holds.
+
+    Raises:
+        TftqError: something of the recipe, the data, the folder, the device or an exported model is not as it must be.
+    """
+    console = console or stdout_console()
+    device = choose_device(recipe.device)
+    Precision(recipe.train.precision, device).check()
+    seed_everything(recipe.seed)
+
+    data = load_datasets(recipe.data)
+    data.notes.extend(_notes(recipe, len(data.train)))
+    phases = qat_schedule(recipe, len(data.train)) if recipe.quant.method == "qat" else None
+    counts = len(data.train), len(data.validation)
+    planner = Planner(data.train.inputs, data.scaling, data.target_scaling, device, *counts)
+    plans = planner.within_budget(recipe)
+    require_fit(recipe.memory, phases_of(recipe, planner, plans), planner.allowance_bytes)
+    folder = RunFolder.open(recipe, device, resume=resume)
+    watch = MemoryWatch(folder.path / "memory.jsonl", device)
+    if watch.probe.note is not None:
+        data.notes.append(watch.probe.note)
+    job = Job(recipe, device, data, planner, plans, folder, watch, console, resume)
+    _announce(job)
+
+    advice = "out of memory outside training, where no batch can be halved; lower model.hidden, or a TFT's model.knots, or free memory"
+    with folder.recording(name=recipe.name, seed=recipe.seed):
+        with explained(advice):
+            summary = _stages(job, phases)
+        folder.write_json("summary.json", summary)
+        report = write_report(folder.path)
+    console.print(f"report: {report}", highlight=False, soft_wrap=True)
+    return summary
+
+
+def _stages(job: Job, phases: QatSchedule | None) -> dict[str, Any]:
+    """Training; of a TFT pruning and tables; calibration, QAT; and an export after each that makes one."""
+    recipe = job.recipe
+    exported: dict[Format, Exported] = {}
+    summary = _head(job)
+
+    model = build_model(recipe.model, job.data)
+    summary |= _train(job, model)
+    if recipe.quant.prune is not None:
+        assert isinstance(model, TemporalFusionTransformer)
+        model, weights = prune(model.eval(), recipe.quant.prune.keep, partial(_rows_once, job, summary["batch_size"]))
+        job = replace(job, data=job.data.without(model.inputs.left_out))
+        tuned = _fine_tune(job, model, "prune", "pruned and trained on")
+        summary["prune"] = tuned | pruned_summary(weights, recipe.quant.prune.keep)
+        job.console.print(pruned_line(summary), highlight=False, soft_wrap=True)
+    if isinstance(model, TemporalFusionTransformer):
+        model, curves = tabulate(model.cpu())  # QAT trains the tables; the curves they came from need not stay in memory
+        summary["tables"] = tables_summary(curves)
+        job.console.print(tables_line(curves), highlight=False)
+    for kind in recipe.formats:
+        if kind in ("fp32", "fp16"):
+            exported[kind] = _export(job, model, kind)
+
+    if recipe.quant.method != "none":
+        quantizing = Quantizing(recipe.quant, model, job.data.train, job.device, summary["batch_size"])
+        prepared, sensitivity = quantizing.quantize(job.folder, job.console)
+        if sensitivity is not None:
+            summary["quant"] = sensitivity.as_dict()
+        calibrated, trained = INTEGER_FORMATS[recipe.quant.weights]
+        if calibrated in recipe.formats:
+            exported[calibrated] = _export(job, prepared, calibrated)
+        if phases is not None:
+            summary["qat"] = _train_quantized(job, prepared, phases)
+            exported[trained] = _export(job, prepared, trained)
+
+    if "fp16_int8" in recipe.formats:
+        exported["fp16_int8"] = _export(job, prepared, "fp16_int8")
+    if "stream" in recipe.formats:
+        final = model if recipe.quant.method == "none" else prepared
+        assert isinstance(final, TemporalFusionTransformer)
+        exported["stream"] = _export_stream(job, final, exported[recipe.result])
+
+    if recipe.export.publish:
+        publish(exported, PUBLISHED / recipe.name)
+        job.console.print(f"published: {', '.join(exported)} in {PUBLISHED / recipe.name}", highlight=False, soft_wrap=True)
+    summary["memory"] = _memory(job)
+    summary["models"] = {kind: made.summary() for kind, made in exported.items()}
+    job.console.print(exported_table(exported, naive_q_risk(job.data.validation)))
+    return summary
+
+
+def _head(job: Job) -> dict[str, Any]:
+    return {
+        "name": job.recipe.name,
+        "status": "ok",
+        "device": str(job.device),
+        "seed": job.recipe.seed,
+        "target": job.data.validation.target_unit,
+        "validation_windows": {  # by which runs can be compared
+            "count": len(job.data.validation),
+            "targets": job.data.validation.target_fingerprint(),
+            "loss_scale": job.data.target_scaling.scale.tolist(),
+        },
+        "notes": job.data.notes,
+    }
+
+
+def _memory(job: Job) -> dict[str, Any]:
+    """What the run held and when, told and for summary.json."""
+    records = read_records(job.folder.path / "memory.jsonl")
+    found = ledgers(records, job.recipe.memory.budget_mb)
+    for stage, ledger in found.items():
+        job.console.print(ledger_table(stage, ledger))
+    planned = max(job.planner.peak_bytes(job.recipe, plan) for plan in job.plans.values())
+    job.console.print(memory_line(job.watch.timeline, planned), highlight=False)
+    return {
+        **job.watch.timeline.summary(),
+        "planned_peak_bytes": planned,
+        "components": stack_at_peak(records),
+        "ledger": {stage: ledger.as_dict() for stage, ledger in found.items()},
+    }
+
+
+def _train(job: Job, model: Forecaster) -> dict[str, Any]:
+    """Train in floating point, in place, and say what it came to and what it held."""
+    with job.watch.watching(model):
+        training = _trainer(job, model, "train", job.folder.path).fit(resume=_resumable(job, job.folder.path))
+    baseline = naive_q_risk(job.data.validation)
+    job.console.print(validation_line("trained", training, baseline), highlight=False)
+    summary = training.summary()
+    return {**summary, "val": {**summary["val"], "baseline_q_risk": {"0.5": baseline}}}
+
+
+def _train_quantized(job: Job, prepared: Forecaster, phases: QatSchedule) -> dict[str, Any]:
+    """Train the tables and everything else through fake quantization, in place, and say what it came to."""
+    if job.recipe.quant.qat.ranges == "learn":
+        learn_ranges(prepared)
+    return _fine_tune(job, prepared, "qat", "trained quantized", phases)
+
+
+def _fine_tune(job: Job, model: Forecaster, stage: str, words: str, phases: QatSchedule | None = None) -> dict[str, Any]:
+    """Train a model on that was trained before and changed, in place, and say what it came to; no worse than what it began with."""
+    folder = job.folder.path / stage
+    job.watch.timeline.stage = stage
+    seed_everything(job.recipe.seed)  # exports in between draw random numbers too: which of them there are must not change training
+    with job.watch.watching(model.train()):
+        training = _trainer(job, model, stage, folder, phases).fit(resume=_resumable(job, folder))
+    job.console.print(validation_line(words, training, naive_q_risk(job.data.validation)), highlight=False)
+    return {**training.summary(), "planned_peak_bytes": job.planner.peak_bytes(job.recipe, job.plans[stage])}
+
+
+def _trainer(job: Job, model: Forecaster, title: str, folder: Path, phases: QatSchedule | None = None) -> Trainer:
+    recipe = job.recipe
+    on_cpu = job.planner.validates_on_cpu(recipe, job.plans[title])
+    trainer = Trainer(
+        model,
+        job.data.train,
+        job.data.validation,
+        SETTINGS[title](recipe),
+        folder,
+        job.watch.timeline,
+        job.device,
+        validate=recipe.validate.model_copy(update={"device": "cpu"}) if on_cpu else recipe.validate,
+        seed=recipe.seed,
+        recipe=identity(recipe),
+        data=job.data.train.fingerprint(),
+        title=title,
+        batch_size=job.plans[title].batch_size,
+        offload=job.planner.offloads(recipe, job.plans[title]),
+        on_update=(lambda update: phases.apply(model, update)) if phases else (lambda update: None),
+        best_from=phases.fake_quant if phases else 0,
+        keep_start=title != "train",  # so that a later stage ends no worse than what it began with
+    )
+    job.watch.follow(trainer.model, trainer.optimizer)
+    return trainer
+
+
+def _resumable(job: Job, folder: Path) -> bool:
+    """Whether this stage had begun when the run was interrupted."""
+    return job.resume and (folder / "checkpoints" / "last.pt").exists()
+
+
+def _rows_once(job: Job, batch_size: int) -> Iterator[Batch]:
+    """Training windows a lookback apart: they show no row twice, and what variable selection makes of a row depends on no other."""
+    train = job.data.train
+    for indices in torch.arange(0, len(train), train.inputs.lookback).split(batch_size):
+        yield train.batch(indices).to(job.device)
+
+
+def _export(job: Job, model: Forecaster, kind: Format) -> Exported:
+    recipe = job.recipe
+    exported = export_model(
+        model.cpu(),
+        kind,
+        job.folder.path / "exports",
+        job.data.validation,
+        job.data.test,
+        batch_size=min(recipe.train.batch_size, WINDOWS),
+        metadata=_metadata(recipe, job.data.train),
+        gpu=gpu_uuid(job.device),
+    )
+    job.console.print(f"{kind}: passed the gate, {exported.file_bytes / 1e6:.2f} MB", highlight=False)
+    return exported
+
+
+def _export_stream(job: Job, model: TemporalFusionTransformer, one_piece: Exported) -> ExportedPair:
+    recipe = job.recipe
+    exported = export_pair(
+        model.cpu(),
+        recipe.result,
+        one_piece.path,
+        job.data.validation,
+        job.data.test,
+        batch_size=min(recipe.train.batch_size, WINDOWS),
+        metadata=_metadata(recipe, job.data.train),
+    )
+    job.console.print(f"stream, of {recipe.result}: passed the gate, {exported.file_bytes / 1e6:.2f} MB", highlight=False)
+    return exported
+
+
+def _metadata(recipe: Recipe, windows: Windows) -> dict[str, object]:
+    """What a file says of itself beside its inputs."""
+    found = origin(recipe, windows)
+    return {**found, "price": "last close * exp(forecast)"} if recipe.data.kind == "bars" else found
+
+
+def _notes(recipe: Recipe, windows: int) -> list[str]:
+    """What of the recipe turns out otherwise than it reads."""
+    notes = []
+    if recipe.quant.method != "none" and recipe.quant.calibration_windows > windows:
+        notes.append(
+            f"calibration takes all {windows} training windows; quant.calibration_windows asks for {recipe.quant.calibration_windows}"
+        )
+    if recipe.quant.prune is not None and recipe.train.optimizer.groups:
+        notes.append("train.optimizer.groups count until variables are pruned; then everything is trained on at quant.prune.lr")
+    if recipe.quant.method == "qat" and recipe.train.optimizer.groups:
+        notes.append("train.optimizer.groups count while training in floating point; QAT trains everything at quant.qat.lr")
+    return notes
+
+
+def _announce(job: Job) -> None:
+    recipe, say = job.recipe, job.console
+    say.print(f"[bold]{recipe.name}[/bold] on {job.device}, into {job.folder.path}", highlight=False, soft_wrap=True)
+    for note in job.data.notes:
+        say.print(f"  {note}", highlight=False, soft_wrap=True)
+    count = parameter_count(job.data.train.inputs, architecture_of(recipe.model))
+    form = recipe.model.form if recipe.model.kind == "tft" else recipe.model.kind
+    say.print(f"{count:,} parameters ({form}), {len(job.data.train.inputs.history)} history variables", highlight=False)
+    for stage, plan in job.plans.items():
+        say.print(planned_line(stage, plan, recipe.memory.budget_mb), highlight=False)
+        if plan.batch_size < recipe.train.batch_size:
+            windows = f"{plan.batch_size} window{'s' if plan.batch_size > 1 else ''}"
+            say.print(f"  forward batches of {windows}, so that the planned peak stays within memory.budget_mb", highlight=False)
+        if job.planner.validates_on_cpu(recipe, plan) and recipe.validate.device == "auto":
+            why = f"{plan.validation_batch} windows together are planned above memory.budget_mb"
+            say.print(f"  validated on the CPU: {why}; a lower validate.batch_size stays on {job.device}", highlight=False)
+
+
+def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tftq.run") -> int:
+    """The command line; returns the exit status: 0, 1 where the run failed, 2 where the recipe is wrong, 130 on Ctrl-C, 143 on SIGTERM."""
+    parser = argparse.ArgumentParser(prog=program, description=__doc__.split("\n")[0], epilog="Example: recipes/qat_int8.yaml")
+    parser.add_argument("recipe", type=Path, help="a YAML file, see recipes/")
+    parser.add_argument("override", nargs="*", metavar="key=value", help="an option of the recipe, as train.epochs=2 or out=/tmp/run")
+    parser.add_argument("--resume", action="store_true", help="go on in the folder out=... where an interrupted run stopped")
+    chosen = parser.parse_intermixed_args(arguments)
+
+    def command() -> int:
+        recipe = load_document(chosen.recipe, chosen.override, among=(FORECASTER, AGENT))
+        if isinstance(recipe, AgentRecipe):
+            run_agent(recipe, resume=chosen.resume)
+        else:
+            assert isinstance(recipe, Recipe)
+            run(recipe, resume=chosen.resume)
+        return 0
+
+    return exit_status(command, advice=": go on with --resume and out= the run's folder, or run anew")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Memory that a recipe will need, computed before it runs."""

@@ -1,0 +1,1 @@
+"""Serving of exported models: sessions, forecasts, streams, without torch."""

@@ -1,0 +1,1 @@
+"""What several parts agree on: formats, stages, inputs, metadata, summaries, units. Standard library only."""

@@ -1,0 +1,148 @@
+"""Validation during training: where it computes, in which batches, and where the optimizer's state is meanwhile."""
+
+import copy
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from tftq.errors import OutOfMemoryError
+from tftq.evaluate.metrics import Validation
+from tftq.evaluate.windows import validate
+from tftq.model.forecaster import Forecaster
+from tftq.recipe.schema import ValidateRecipe
+from tftq.train.interfaces import Windows
+from tftq.train.log import TrainingBar
+from tftq.train.offload import offloaded
+from tftq.train.oom import until_it_fits
+from tftq.train.precision import Precision
+
+Model = TypeVar("Model", bound=Forecaster)
+CPU = torch.device("cpu")
+
+
+class Validator:
+    """Validates a model while it is being trained, and remembers what it took to do so in the memory at hand.
+
+    Where memory runs out a validation begins anew: first without the optimizer's state on the device, then in halved batches, at last on
+    the CPU; the first and the last only where the recipe says `auto`. What was found stays for the validations to come.
+
+    Args:
+        model: what is trained.
+        windows: what to forecast.
+        settings: the recipe's.
+        precision: the format and device of training.
+        optimizer: whose state can leave the device.
+        offload: whether it does so from the start where the recipe says `auto`.
+        announce: told of everything that was done for want of memory.
+    """
+
+    def __init__(
+        self,
+        model: Forecaster,
+        windows: Windows,
+        settings: ValidateRecipe,
+        precision: Precision,
+        optimizer: Optimizer,
+        *,
+        offload: bool,
+        announce: Callable[[str], None],
+    ) -> None:
+        self.model, self.windows, self.optimizer = model, windows, optimizer
+        self.settings, self.precision, self.announce = settings, precision, announce
+        self.largest: int | None = None  # batch that memory sufficed for, where it did not for the one asked for
+        self.on_cpu = precision.device.type == "cpu" or settings.device == "cpu"
+        self.offload = settings.offload_optimizer == "always" or (settings.offload_optimizer == "auto" and offload and not self.on_cpu)
+        self._warn_of_surprises()
+
+    def __call__(self, forward: int, bar: TrainingBar, record: Callable[[str], None] = lambda phase: None) -> Validation:
+        """Validate the model as it is.
+
+        Args:
+            forward: windows to a forward pass in training; as many are validated together where the recipe does not say otherwise.
+            bar: shows how far it is.
+            record: leaves a record of memory for a phase.
+
+        Raises:
+            NonFiniteError: a forecast is not finite.
+            OutOfMemoryError: memory does not suffice, whatever was tried.
+        """
+        return until_it_fits(
+            lambda: self._attempt(forward, bar, record), lambda reason: self._give_way(forward, reason), self.precision.device
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was found out about the memory at hand."""
+        return {"largest": self.largest, "on_cpu": self.on_cpu, "offload": self.offload}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with what `state_dict` said."""
+        self.largest, self.on_cpu, self.offload = state["largest"], state["on_cpu"], state["offload"]
+
+    def batch_size(self, forward: int) -> int:
+        """Windows validated together, where training forwards `forward`."""
+        asked = self.settings.batch_size or forward
+        return asked if self.largest is None else min(asked, self.largest)
+
+    def warn_of_larger_batches(self, forward: int) -> None:
+        """Warn where validation takes more windows together than training does."""
+        if self.batch_size(forward) > forward:
+            warnings.warn(
+                f"validate.batch_size {self.batch_size(forward)} is larger than the {forward} windows of a forward pass in training: "
+                "validation may need more memory than training; leave it out to use as many",
+                stacklevel=3,
+            )
+
+    def _attempt(self, forward: int, bar: TrainingBar, record: Callable[[str], None]) -> Validation:
+        bar.start_validation(len(self.windows))
+        with offloaded(self.optimizer) if self.offload else nullcontext():
+            record("VALIDATION_START")
+            moved = self.on_cpu and self.precision.device.type != "cpu"
+            model = copy_on_cpu(self.model) if moved else self.model
+            precision = Precision(self.precision.name, CPU) if moved else self.precision
+            found = validate(model, self.windows, self.batch_size(forward), precision, on_batch=bar.validated)
+            record("VALIDATION_END")
+        return found
+
+    def _give_way(self, forward: int, reason: str) -> None:
+        tried = min(self.batch_size(forward), len(self.windows))
+        if not self.on_cpu and self.settings.offload_optimizer == "auto" and not self.offload:
+            self.offload = True
+            remedy = "while the optimizer's state waits in host memory"
+        elif tried > 1:
+            self.largest = tried // 2
+            remedy = f"with {self.largest}"
+        elif not self.on_cpu and self.settings.device == "auto":
+            self.on_cpu, self.offload, self.largest = True, self.settings.offload_optimizer == "always", None
+            remedy = f"on the CPU with {self.batch_size(forward)}; validate.device train would stop here instead"
+        else:
+            first = self.settings.batch_size or forward
+            raise OutOfMemoryError(
+                f"validation: out of memory with one window to a forward pass, after {first} at first ({reason}); "
+                "set validate.device to auto or cpu where training has a GPU, free memory that other programs hold, or lower model.hidden"
+            )
+        self.announce(f"validation: out of memory with {tried} windows to a forward pass ({reason}); this one and those to come {remedy}")
+
+    def _warn_of_surprises(self) -> None:
+        if self.precision.device.type != "cpu":
+            return
+        if self.settings.offload_optimizer == "always":
+            warnings.warn(
+                "validate.offload_optimizer: always only costs time on the CPU, where the state is in host memory already; use auto",
+                stacklevel=4,
+            )
+        if self.settings.device != "auto":
+            warnings.warn(f"validate.device: {self.settings.device} has no effect where training is on the CPU; use auto", stacklevel=4)
+
+
+def copy_on_cpu(model: Model) -> Model:
+    """A copy of a model whose parameters and buffers lie in host memory; takes nothing of the device, and the model stays as it is."""
+    copies: dict[int, Any] = {
+        id(parameter): nn.Parameter(parameter.detach().to("cpu", copy=True), parameter.requires_grad) for parameter in model.parameters()
+    }
+    copies |= {id(buffer): buffer.to("cpu", copy=True) for buffer in model.buffers()}
+    return copy.deepcopy(model, copies)
