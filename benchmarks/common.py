@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import torch
 
-from tftq.files import written_whole
+from tftq.io import written_whole
 from tftq.jobs.folder import environment
 
 RESULTS = Path(__file__).parent / "results"

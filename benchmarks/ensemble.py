@@ -23,9 +23,8 @@ import yaml
 from common import write_result
 from members import RECIPES, ROOT, write_members
 
-from tftq.serve.measure import measured_pair
-from tftq.files import sha256
-from tftq.serve.measure import measured
+from tftq.io import sha256
+from tftq.serve.measure import measured, measured_pair
 
 BARS = ROOT / "test_data" / "ES_FUT_small.parquet"
 THREADS = 2

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tftq.versions import installed
+from tftq.io import installed
 
 # What a verb needs is imported when it is called, so that help does not wait for torch.
 

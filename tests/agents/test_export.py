@@ -18,7 +18,7 @@ from tftq.agents.rewards import Rewards, choices, crossed, earned
 from tftq.errors import GateError
 from tftq.export.graph import read_metadata
 from tftq.export.publish import publish
-from tftq.files import sha256
+from tftq.io import sha256
 from tftq.serve.measure import Measured
 from tftq.serve.proof import proven_bytes
 

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.data.helpers import MINUTE
 from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS
-from tftq.files import sha256
+from tftq.io import sha256
 from tftq.spec.metadata import METADATA_KEY
 
 LEVELS = (0.1, 0.5, 0.9)

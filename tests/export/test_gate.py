@@ -17,7 +17,7 @@ from tftq.errors import GateError, ProviderError
 from tftq.export import gate
 from tftq.export.census import Census
 from tftq.export.gate import Check, Proof, measured_on_gpu, prove, table
-from tftq.files import sha256
+from tftq.io import sha256
 from tftq.model.tabulate import tabulate
 from tftq.recipe.schema import Format
 from tftq.serve.measure import Measured, measured

@@ -22,13 +22,13 @@ from tftq.errors import QuantizationError
 from tftq.export import tracing
 from tftq.export.gate import EXACT, HALF, STEP, run
 from tftq.export.graph import build_graph, read_metadata
+from tftq.io import installed
 from tftq.model.size import parameter_count
 from tftq.model.tabulate import tabulate
 from tftq.quant.layers import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable, WeightStorage
 from tftq.quant.prepare import LstmStorage, prepared_copy
 from tftq.serve.measure import measured
 from tftq.serve.session import feeds, open_session
-from tftq.versions import installed
 
 FLOAT = ["small fp32", "large fp32"]
 INT4 = ["small int4", "folded int4, lstm fp32"]

@@ -23,7 +23,7 @@ from tftq.export import publish as module
 from tftq.export.gate import Proof, prove
 from tftq.export.graph import read_metadata
 from tftq.export.publish import Exported, export_model, publish, to_be_proven
-from tftq.files import sha256
+from tftq.io import sha256
 from tftq.quant.fake_quantize import quantizers
 from tftq.recipe.schema import Format
 from tftq.serve.proof import proven_bytes

@@ -26,7 +26,7 @@ from tftq.export.graph import build_graph, read_metadata
 from tftq.export.pair import ExportedPair, export_pair, forecaster
 from tftq.export.pair_graph import ForecastNetwork, StepNetwork, build_pair
 from tftq.export.publish import publish
-from tftq.files import sha256
+from tftq.io import sha256
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import Architecture, TemporalFusionTransformer
 from tftq.quant.calibration import calibrate

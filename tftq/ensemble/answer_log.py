@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from tftq.data.files import iso
 from tftq.ensemble.ensemble import OWN, BarAnswers, Said
 from tftq.errors import EnsembleError
-from tftq.files import written_whole
+from tftq.io import written_whole
 from tftq.spec.quantiles import quantile_name
 
 ROW_GROUP = 65_536  # rows of answers.parquet that are held at a time

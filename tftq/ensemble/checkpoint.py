@@ -15,7 +15,7 @@ from tftq.ensemble.ensemble import Council
 from tftq.ensemble.market import Market
 from tftq.ensemble.member import Member
 from tftq.errors import EnsembleError
-from tftq.files import written_whole
+from tftq.io import written_whole
 
 FILE = "state.npz"
 FORMAT = 4  # of what a state holds: one more whenever that changes

@@ -15,12 +15,10 @@ from tftq.ensemble.answers import Answer
 from tftq.ensemble.interface import COLUMNS, Interface, foreign_interface, own_interface
 from tftq.ensemble.market import Market
 from tftq.errors import EnsembleError, GateError, MetadataError, NotFiniteError, PredictError
-from tftq.serve.measure import measured_pair
-from tftq.serve.proof import PAIR_PROOF
-from tftq.files import sha256
+from tftq.io import sha256
 from tftq.serve.find import model_file, model_folder
-from tftq.serve.measure import measured
-from tftq.serve.proof import proven_bytes
+from tftq.serve.measure import measured, measured_pair
+from tftq.serve.proof import PAIR_PROOF, proven_bytes
 from tftq.serve.session import FLOATS, open_session
 from tftq.serve.stream import FORECAST_FILE, STEP_FILE, Stream
 from tftq.spec.metadata import file_metadata

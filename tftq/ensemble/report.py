@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from tftq.ensemble.backtest import Backtest, Score, backtest, drawdowns
 from tftq.ensemble.recipe import BUY_AND_HOLD, NO_CHANGE, OWN
-from tftq.files import written_whole
+from tftq.io import written_whole
 from tftq.report.document import document
 from tftq.report.html import Html, join, listing, section, table, tag
 from tftq.report.sections import environment, recipe

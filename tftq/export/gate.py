@@ -14,7 +14,7 @@ from tftq.data.columns import Batch
 from tftq.errors import GateError, ProviderError
 from tftq.evaluate.windows import evaluating
 from tftq.export.census import Census, take_census
-from tftq.files import sha256, written_whole
+from tftq.io import sha256, written_whole
 from tftq.plan.export import WINDOWS
 from tftq.quant.dynamic_lstm import DynamicLstm
 from tftq.quant.layers import FakeQuantizedLstm

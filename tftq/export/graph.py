@@ -13,9 +13,9 @@ from tftq.export.lstm import load_as_floats
 from tftq.export.rewrite.four_bits import write_four_bits
 from tftq.export.rewrite.scan import every_graph, write_scans
 from tftq.export.tracing import traced
+from tftq.io import installed
 from tftq.model.forecaster import Forecaster
 from tftq.spec.metadata import METADATA_KEY
-from tftq.versions import installed
 
 EXAMPLE_BATCH = 2  # a batch of one would be taken for a constant
 

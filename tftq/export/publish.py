@@ -17,7 +17,7 @@ from tftq.evaluate.metrics import Validation, validation_summary
 from tftq.evaluate.windows import metrics_for
 from tftq.export.gate import Proof, prove
 from tftq.export.graph import build_graph
-from tftq.files import written_whole
+from tftq.io import written_whole
 from tftq.model.forecaster import Forecaster
 from tftq.plan.export import WINDOWS
 from tftq.quant.weights import with_rounded_weights

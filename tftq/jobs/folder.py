@@ -17,10 +17,9 @@ from filelock import FileLock, Timeout
 
 from tftq.ensemble.recipe import EnsembleRecipe
 from tftq.errors import RecipeError, RunFolderError
-from tftq.files import written_whole
+from tftq.io import installed, written_whole
 from tftq.recipe.load import deciding_yaml, load_document, resolved_yaml
 from tftq.recipe.schema import RunRecipe
-from tftq.versions import installed
 
 LOCK = ".lock"  # of the process that is at a run
 RL = ("stable-baselines3", "gymnasium")  # of the extra rl

@@ -20,7 +20,7 @@ from tftq.data.files import iso
 from tftq.data.history import History, Outcome, read_history
 from tftq.errors import PredictError
 from tftq.evaluate.metrics import ForecastMetrics
-from tftq.files import written_whole
+from tftq.io import written_whole
 from tftq.recipe.load import data_recipe
 from tftq.recipe.schema import Format
 from tftq.serve.find import PREFERRED, model_file

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from tftq.errors import CheckpointError
-from tftq.files import written_whole
+from tftq.io import written_whole
 
 FORMAT = 2  # raised whenever older files can no longer be read
 

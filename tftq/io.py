@@ -1,9 +1,10 @@
-"""Files that are whole or not there, and by what they are known."""
+"""Atomic writes, hashes of files, and the versions of installed packages."""
 
 import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 
@@ -28,3 +29,11 @@ def sha256(path: Path) -> str:
     """The SHA-256 of a file, hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def installed(package: str) -> str | None:
+    """The version of an installed package; None where it is not, as tftq itself when run from a checkout."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

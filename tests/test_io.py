@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tftq.files import sha256, written_whole
+from tftq.io import sha256, written_whole
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
