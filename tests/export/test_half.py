@@ -17,7 +17,7 @@ from tests.quant.small import calibrated, small_batch, small_table
 from tftq.export.gate import HALF, run
 from tftq.export.half import asinh
 from tftq.model.scaling import InputScaling
-from tftq.serve.measure import SEVERITY_ERROR
+from tftq.serve.session import SEVERITY_ERROR
 
 FLOAT16, INT8 = TensorProto.FLOAT16, TensorProto.INT8
 # With kernels of the CUDA provider at opset 21 for the types they have here, by ONNX Runtime's own list of operator kernels.

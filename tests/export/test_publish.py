@@ -148,7 +148,7 @@ def test_no_model_has_its_name_before_all_are_proven(tmp_path: Path, fails: bool
 
 def test_a_measuring_process_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = write_stub(tmp_path / "right.onnx")
-    monkeypatch.setattr("tftq.export.gate.sys.executable", "/bin/false")
+    monkeypatch.setattr("tftq.serve.measure.sys.executable", "/bin/false")
     with pytest.raises(GateError, match=r"failed with exit status 1"):
         exported(tmp_path / "exports", monkeypatch, right)
     assert list((tmp_path / "exports").iterdir()) == []

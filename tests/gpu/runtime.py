@@ -19,8 +19,8 @@ from tftq.quant.prepare import LstmStorage, prepared_copy
 from tftq.quant.weights import with_rounded_weights
 from tftq.recipe.schema import Format, is_half, is_integer
 from tftq.report.nodes import nodes_in_words
-from tftq.serve.measure import CUDA_OPTIONS, SEVERITY_ERROR, measured
-from tftq.serve.session import CPU, CUDA, feeds, open_session
+from tftq.serve.measure import measured
+from tftq.serve.session import CPU, CUDA, CUDA_OPTIONS, SEVERITY_ERROR, feeds, open_session
 from tftq.train.device import gpu_uuid
 
 BATCHES = (1, 32)
