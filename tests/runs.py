@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
+from tftq.console import Console
 from tftq.jobs.run import run
 from tftq.plan.training import Planner, StagePlan
 from tftq.recipe.load import load_recipe

@@ -20,7 +20,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def validate(arguments: Sequence[str]) -> int:
     """check a recipe (not its data) and print it with every option resolved"""
-    from tftq.command import exit_status
+    from tftq.console import exit_status
     from tftq.recipe.load import load_document, recipe_hash, resolved_yaml
     from tftq.recipe.yaml import parse_value
 

@@ -12,13 +12,13 @@ from xml.etree import ElementTree
 import onnxruntime as ort
 import pytest
 import torch
-from rich.console import Console
 
 from tests.runs import ROOT, Run
 from tftq import cli
 from tftq.agents.job import run_agent
 from tftq.agents.recipe import AGENT, AgentRecipe
 from tftq.agents.rewards import crossed
+from tftq.console import Console
 from tftq.data.load import load_datasets
 from tftq.errors import AgentError, PlanError, RunFolderError
 from tftq.export.graph import read_metadata

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from rich.console import Console
 
+from tftq.console import Console
 from tftq.ensemble.job import run
 from tftq.ensemble.recipe import EnsembleRecipe
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from rich.console import Console
 
 from tests.data.helpers import BEGIN, MINUTE, bar_columns, take, write
 from tests.ensemble.models import forecaster, trio
 from tests.ensemble.runs import answers_of, as_json, quietly, recipe_of
+from tftq.console import Console
 from tftq.ensemble.checkpoint import read
 from tftq.ensemble.ensemble import Council
 from tftq.ensemble.job import run

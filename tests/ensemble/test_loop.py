@@ -4,10 +4,9 @@ import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from tests.data.helpers import MINUTE
-from tftq.console import Teller
+from tftq.console import Console, Messages
 from tftq.ensemble import loop as module
 from tftq.ensemble.ensemble import Council
 from tftq.ensemble.feed import Incoming
@@ -17,7 +16,7 @@ from tftq.ensemble.residency import Residency
 
 
 def test_answers_are_on_the_disk_before_the_state_that_counts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tell = Teller(Console(file=io.StringIO()))
+    tell = Messages(Console(file=io.StringIO()))
     council = Council([], {}, "median", 1, Residency([], {}, 0, lazy=False), 1, tell)
     session = Session(tmp_path, Market(MINUTE, None, 1), council, Incoming(iter(())), saved=None, tell=tell)
     order, flush, save = [], session.journal.flush, module.save

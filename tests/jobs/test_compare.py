@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 import tftq.jobs.compare
 from tests.report.folder import summary, write_folder
 from tests.runs import ROOT, Run
 from tftq.cli import main
+from tftq.console import Console
 from tftq.errors import CompareError, RecipeError, RunFolderError
 from tftq.jobs.compare import Comparison, FinishedRun, compare
 from tftq.jobs.folder import identity
@@ -167,7 +167,7 @@ def test_folders_that_are_no_finished_run_are_refused(
 
 def leave(recipe: Recipe, *, console: Console) -> None:
     """As a run that is over at once."""
-    console.print(f"ran {recipe.name}, {recipe.train.epochs} epochs")
+    console.print_line(f"ran {recipe.name}, {recipe.train.epochs} epochs")
     assert recipe.out is not None
     recipe.out.parent.mkdir(parents=True, exist_ok=True)
     finished(recipe.out, recipe.name)

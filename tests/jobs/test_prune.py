@@ -10,13 +10,13 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from rich.console import Console
 
 import tftq.jobs.run
 import tftq.train.trainer
 from tests.data.helpers import BEGIN, MINUTE, write
 from tests.runs import Run
 from tftq.cli import main
+from tftq.console import Console
 from tftq.data.load import load_datasets
 from tftq.errors import RecipeError
 from tftq.export.graph import read_metadata

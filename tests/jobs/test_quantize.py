@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 import tftq.jobs.quantize
 from tests.quant.small import small_table
 from tests.runs import ROOT, Run
+from tftq.console import Console
 from tftq.data.load import load_datasets
 from tftq.export.graph import read_metadata
 from tftq.jobs.folder import RunFolder

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
-from rich.console import Console
 
 from tftq.agents.export import ExportedPolicy, export_policy, quantized
 from tftq.agents.plan import buffer_bytes, trained_parameters
@@ -14,7 +13,7 @@ from tftq.agents.policy import Policy
 from tftq.agents.recipe import AgentRecipe
 from tftq.agents.report import evaluation_line, planned_phase_line, policies_table
 from tftq.agents.rewards import Earnings, Rewards
-from tftq.console import stdout_console
+from tftq.console import Console
 from tftq.data.columns import Inputs
 from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets
@@ -56,7 +55,7 @@ def run_agent(recipe: AgentRecipe, *, resume: bool = False, console: Console | N
         raise RunFolderError(
             "the run of an agent cannot be resumed: the transitions it learns from are not kept; run it anew, out=<folder>"
         )
-    say = console or stdout_console()
+    say = console or Console()
     device = choose_device(recipe.device)
     seed_everything(recipe.seed)
     data = load_datasets(recipe.data)
@@ -70,7 +69,7 @@ def run_agent(recipe: AgentRecipe, *, resume: bool = False, console: Console | N
 
     def tell(found: "Evaluation") -> None:
         line = evaluation_line(found.epoch, found.steps, found.train_reward, found.val)
-        say.print(line, highlight=False, soft_wrap=True)
+        say.print_line(line)
 
     with folder.recording(name=recipe.name, seed=recipe.seed):
         with explained("out of memory; lower agent.layers, agent.batch_size or agent.n_steps, or free memory"):
@@ -82,10 +81,10 @@ def run_agent(recipe: AgentRecipe, *, resume: bool = False, console: Console | N
         baselines = summary["val"]["baselines"]
         summary["memory"] = _memory(recipe, data.train.inputs, phases, watch, folder, say)
         summary["models"] = {kind: made.summary() for kind, made in exported.items()}
-        say.print(policies_table(exported, {name: Earnings(**found) for name, found in baselines.items()}))
+        say.print_table(policies_table(exported, {name: Earnings(**found) for name, found in baselines.items()}))
         folder.write_json("summary.json", summary)
         report = write_report(folder.path)
-    say.print(f"report: {report}", highlight=False, soft_wrap=True)
+    say.print_line(f"report: {report}")
     return summary
 
 
@@ -106,14 +105,14 @@ def _trainer() -> "Callable[..., tuple[Policy, list[Evaluation]]]":
 
 
 def _announce(recipe: AgentRecipe, device: torch.device, data: Datasets, phases: list[Phase], folder: RunFolder, say: Console) -> None:
-    say.print(f"[bold]{recipe.name}[/bold] on {device}, into {folder.path}", highlight=False, soft_wrap=True)
+    say.print_line(f"{recipe.name} on {device}, into {folder.path}", style="bold")
     for note in data.notes:
-        say.print(f"  {note}", highlight=False, soft_wrap=True)
+        say.print_line(f"  {note}")
     inputs = data.train.inputs
     count = trained_parameters(recipe.agent, inputs)
-    say.print(f"{recipe.agent.kind}: {count:,} parameters, {inputs.lookback} bars of {len(inputs.history)} columns", highlight=False)
+    say.print_line(f"{recipe.agent.kind}: {count:,} parameters, {inputs.lookback} bars of {len(inputs.history)} columns")
     for phase in phases:
-        say.print(planned_phase_line(phase.title, phase.peak.peak_bytes, recipe.memory.budget_mb), highlight=False)
+        say.print_line(planned_phase_line(phase.title, phase.peak.peak_bytes, recipe.memory.budget_mb))
 
 
 def _summary(recipe: AgentRecipe, device: torch.device, data: Datasets, last: "Evaluation", seconds: float) -> dict[str, Any]:
@@ -143,10 +142,10 @@ def _export(recipe: AgentRecipe, policy: Policy, data: Datasets, folder: RunFold
         made = quantized(policy, recipe.quant, data.train) if kind == "int8_ptq" else policy
         exported[kind] = export_policy(made, policy, kind, folder.path / "exports", data.validation, rewards, metadata=metadata)
         size, share = exported[kind].file_bytes / 1e6, exported[kind].agreement
-        say.print(f"{kind}: passed the gate, {size:.2f} MB, {share:.2%} of the positions as trained", highlight=False)
+        say.print_line(f"{kind}: passed the gate, {size:.2f} MB, {share:.2%} of the positions as trained")
     if recipe.export.publish:
         publish(exported, PUBLISHED / recipe.name)
-        say.print(f"published: {', '.join(exported)} in {PUBLISHED / recipe.name}", highlight=False, soft_wrap=True)
+        say.print_line(f"published: {', '.join(exported)} in {PUBLISHED / recipe.name}")
     return exported
 
 
@@ -157,12 +156,12 @@ def _memory(
     records = read_records(folder.path / "memory.jsonl")
     found = ledgers(records, recipe.memory.budget_mb)
     for stage, ledger in found.items():
-        say.print(ledger_table(stage, ledger))
+        say.print_table(ledger_table(stage, ledger))
     planned = {phase.phase: phase.peak.peak_bytes for phase in phases}
     if watch.probe.source == "counter":  # which counts tensors; transitions are arrays
         planned["train"] -= buffer_bytes(recipe.agent, inputs)
     peak = max(planned["train"], planned["validate"])
-    say.print(memory_line(watch.timeline, peak), highlight=False)
+    say.print_line(memory_line(watch.timeline, peak))
     return {
         **watch.timeline.summary(),
         "planned_peak_bytes": peak,

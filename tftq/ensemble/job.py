@@ -15,12 +15,9 @@ from typing import Any, TextIO
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from tftq.command import exit_status
-from tftq.console import Teller, stderr_console, stdout_console
+from tftq.console import Console, Messages, exit_status
 from tftq.data.files import duration, iso
 from tftq.ensemble.answer_log import as_document
 from tftq.ensemble.backtest import Backtest, backtest
@@ -143,7 +140,7 @@ def run(
         TftqError: a member, the data, the budget or the folder is not as it must be.
     """
     streamed = recipe.data.streamed
-    tell = Teller(console or (stderr_console() if streamed else stdout_console()))
+    tell = Messages(console or (Console(sys.stderr) if streamed else Console()))
     prepared = prepare(recipe)
     budget = recipe.memory.budget_mb * MEGA
     residency = Residency(prepared.members, prepared.planned, budget, lazy=recipe.memory.residency == "lazy")
@@ -159,8 +156,8 @@ def run(
     loaded = resident_bytes() - before
     folder = RunFolder.open(recipe, torch.device("cpu"), resume=resume)
 
-    tell.console.print(f"[bold]{recipe.name}[/bold] into {escape(str(folder.path))}", highlight=False, soft_wrap=True)
-    tell.console.print(_plan(prepared, budget))
+    tell.console.print_line(f"{recipe.name} into {folder.path}", style="bold")
+    tell.console.print_table(_plan(prepared, budget))
     for note in (*prepared.notes, *incoming.notes):
         tell(note)
     before = resident_bytes()
@@ -180,18 +177,18 @@ def run(
         for reason, count in incoming.counts.items():
             tell(f"left out: {count} {reason}")
         found = _judged(table, recipe, prepared, tell)
-        summary = _summary(recipe, prepared, council, residency, found, tell.told)
+        summary = _summary(recipe, prepared, council, residency, found, tell.kept)
         summary["memory"]["resident_bytes"] = resident
         summary["left_out_bars"], summary["resumed_after_bars"] = dict(incoming.counts), session.resumed_after
         folder.write_json("summary.json", summary)
         report = None if found is None else write_ensemble_report(folder.path)
     _tell_summary(tell.console, summary)
     if report is not None:
-        tell.console.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
+        tell.console.print_line(f"report: {report}")
     return summary
 
 
-def _judged(answers: Path, recipe: EnsembleRecipe, prepared: Prepared, tell: Teller) -> Backtest | None:
+def _judged(answers: Path, recipe: EnsembleRecipe, prepared: Prepared, tell: Messages) -> Backtest | None:
     """What the answers were worth; None, with the reason told, where they cannot be judged."""
     table = pq.read_table(answers)
     since = prepared.trained_until
@@ -251,7 +248,7 @@ def _plan(prepared: Prepared, budget: int) -> Table:
         table.add_column(heading, justify="right")
     for member in prepared.members:
         size = f"{prepared.planned[member.name] / MEGA:.1f}"
-        table.add_row(escape(member.name), member.kind, escape(member.files[0].name), str(member.interface.lookback), size)
+        table.add_row(member.name, member.kind, member.files[0].name, str(member.interface.lookback), size)
     return table
 
 
@@ -266,14 +263,14 @@ def _tell_summary(console: Console, summary: Mapping[str, Any]) -> None:
         others = ", ".join(f"{state} {count}" for state, count in member["states"].items() if state != OK)
         grown = member["measured_bytes"]
         size = "–" if grown is None else f"{grown / MEGA:.1f}"
-        table.add_row(escape(name), str(member["states"].get(OK, 0)), others, f"{member['latency_ms']['median']:.2f}", size)
+        table.add_row(name, str(member["states"].get(OK, 0)), others, f"{member['latency_ms']['median']:.2f}", size)
     others = ", ".join(f"{state} {count}" for state, count in summary["states"].items() if state != OK)
     table.add_row(OWN, str(summary["states"].get(OK, 0)), others, "", f"{summary['memory']['resident_bytes'] / MEGA:.1f}")
-    console.print(table)
+    console.print_table(table)
     memory = summary["memory"]
     if memory["evictions"]:
         loads, seconds = sum(memory["loads"].values()), memory["load_seconds"]
-        console.print(f"{loads} loads in {seconds:.1f} s, {memory['evictions']} of them in place of another member", highlight=False)
+        console.print_line(f"{loads} loads in {seconds:.1f} s, {memory['evictions']} of them in place of another member")
 
 
 def main(arguments: Sequence[str], *, program: str) -> int:
@@ -291,7 +288,7 @@ def main(arguments: Sequence[str], *, program: str) -> int:
         recipe = load(ENSEMBLE, chosen.recipe, chosen.override)
         if chosen.json and recipe.data.streamed:
             parser.error("--json: standard output carries the answers; the summary is in summary.json of the run's folder")
-        summary = run(recipe, resume=chosen.resume, console=stdout_console(quiet=True) if chosen.json else None)
+        summary = run(recipe, resume=chosen.resume, console=Console(quiet=True) if chosen.json else None)
         if chosen.json:
             print(json.dumps(summary, indent=1, allow_nan=False))
         return 0

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tftq.console import Teller
+from tftq.console import Messages
 from tftq.ensemble.answer_log import Journal
 from tftq.ensemble.checkpoint import Saved, restore, save
 from tftq.ensemble.ensemble import BarAnswers, Council
@@ -36,7 +36,7 @@ class Session:
         resumed_after: bars answered before a restart; 0 where there was none. Times and loads are of those that follow.
     """
 
-    def __init__(self, folder: Path, market: Market, council: Council, incoming: Incoming, *, saved: Saved | None, tell: Teller) -> None:
+    def __init__(self, folder: Path, market: Market, council: Council, incoming: Incoming, *, saved: Saved | None, tell: Messages) -> None:
         self._folder, self._market, self._council, self._incoming, self._tell = folder, market, council, incoming, tell
         levels = sorted({level for member in council.members for level in member.interface.levels})
         self._counts_at_bar: Counter[str] = Counter()  # of bars left out before the newest
@@ -49,7 +49,7 @@ class Session:
         restore(saved, market, council)
         incoming.counts, incoming.fixed_point = Counter(saved.notes["counts"]), saved.notes["fixed_point"]
         self._counts_at_bar = Counter(saved.notes["counts_at_bar"])
-        tell.told[:0] = [sentence for sentence in saved.notes["told"] if sentence not in tell.told]
+        tell.kept[:0] = [sentence for sentence in saved.notes["told"] if sentence not in tell.kept]
         self.journal, self.resumed_after = Journal(folder, levels, saved.notes["rows"]), council.bars
         tell(f"goes on after {council.bars} bars")
 
@@ -105,5 +105,5 @@ class Session:
             counts=dict(self._incoming.counts),
             counts_at_bar=dict(self._counts_at_bar),
             fixed_point=self._incoming.fixed_point,
-            told=self._tell.told,
+            told=self._tell.kept,
         )

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
-from tftq.command import exit_status
-from tftq.console import stderr_console, stdout_console
+from tftq.console import Console, exit_status
 from tftq.errors import CompareError, RecipeError, TftqError
 from tftq.jobs.folder import begun_by, identity, new_folder
 from tftq.jobs.run import run
@@ -182,16 +180,14 @@ class Comparison:
         rows = self.rows()
         for row in rows:
             table.add_row(row["run"], row["model"], *_figures(row))
-        console.print(table)
+        console.print_table(table)
         for row in rows:
             if row["kept_float"]:
-                console.print(
-                    f"{row['run']} {row['model']}: in floating point stay {', '.join(row['kept_float'])}", highlight=False, soft_wrap=True
-                )
+                console.print_line(f"{row['run']} {row['model']}: in floating point stay {', '.join(row['kept_float'])}")
         for line in self.differences():
-            console.print(f"not comparable: {line}", highlight=False, soft_wrap=True)
+            console.print_line(f"not comparable: {line}")
         for line in self.elsewhere():
-            console.print(f"note: {line}", highlight=False, soft_wrap=True)
+            console.print_line(f"note: {line}")
 
 
 def compare(given: Sequence[Path], overrides: Sequence[str], console: Console) -> Comparison:
@@ -232,7 +228,7 @@ def _finished_before(recipe: Recipe, console: Console) -> FinishedRun | Recipe:
     if not (folder / "recipe.yaml").exists() or identity(begun_by(folder)) != identity(recipe):
         raise CompareError(f"{folder}: holds something else than a run of {recipe.name} as given; choose another out=..., or leave it out")
     finished = FinishedRun.read(folder)
-    console.print(f"{recipe.name}: finished before, in {folder}", highlight=False, soft_wrap=True)
+    console.print_line(f"{recipe.name}: finished before, in {folder}")
     return finished
 
 
@@ -304,11 +300,11 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tf
         parser.error("give at least one recipe or folder of a finished run")
 
     def command() -> int:
-        comparison = compare(paths, overrides, stderr_console() if chosen.json else stdout_console())
+        comparison = compare(paths, overrides, Console(sys.stderr) if chosen.json else Console())
         if chosen.json:
             print(json.dumps(comparison.as_dict(), indent=1, allow_nan=False))
         else:
-            comparison.show(stdout_console())
+            comparison.show(Console())
         return 0
 
     return exit_status(command, refused=(RecipeError, CompareError), advice="; what was finished can be given as folders")

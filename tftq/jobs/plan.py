@@ -12,14 +12,12 @@ from typing import Any, get_args
 
 import torch
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from tftq.agents.plan import buffer_bytes, planned_policy_export, planned_training, trained_parameters
 from tftq.agents.recipe import AGENT, AgentRecipe
 from tftq.agents.rewards import EVALUATED
-from tftq.command import exit_status
-from tftq.console import PIPED_WIDTH, stderr_console, stdout_console
+from tftq.console import Console, exit_status
 from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets
 from tftq.errors import PlanError, RecipeError, TftqError
@@ -161,8 +159,8 @@ def _verdict(phase: Phase) -> str:
 
 def as_text(table: Table) -> str:
     """The table as plain text."""
-    console = Console(file=io.StringIO(), width=PIPED_WIDTH)
-    console.print(table)
+    console = Console(io.StringIO())
+    console.print_table(table)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().rstrip()
 
@@ -260,7 +258,7 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tf
     chosen = parser.parse_intermixed_args(arguments)
 
     def command() -> int:
-        report = _plan(chosen.recipe, chosen.override, stdout_console(quiet=chosen.json), stderr_console(quiet=chosen.json))
+        report = _plan(chosen.recipe, chosen.override, Console(quiet=chosen.json), Console(sys.stderr, quiet=chosen.json))
         if chosen.json:
             print(json.dumps(report, indent=1))
         return 0 if report["fits"] else 1
@@ -272,7 +270,7 @@ def _plan(path: Path, overrides: Sequence[str], say: Console, progress: Console)
     """Plan, tell of each part as soon as it is known, and return it all in plain types; `progress` is told what takes its time."""
 
     def begin(what: str) -> None:
-        progress.print(f"{what} …", style="dim", highlight=False, markup=False, soft_wrap=True)
+        progress.print_line(f"{what} …", style="dim")
 
     recipe = load_document(path, overrides, among=(FORECASTER, AGENT))
     assert isinstance(recipe, Recipe | AgentRecipe)
@@ -286,11 +284,11 @@ def _plan(path: Path, overrides: Sequence[str], say: Console, progress: Console)
     begin(f"planning {' and '.join(stages_of(recipe))}")
     plans = planner.plan(recipe)
     phases = phases_of(recipe, planner, plans)
-    say.print(table_of(phases, planner.allowance_bytes))
+    say.print_table(table_of(phases, planner.allowance_bytes))
     begin("planning train in each precision")
     precisions = peaks_by_precision(recipe, planner, plans["train"])
     formats = ", ".join(f"{name} {size / MIB:,.1f}" for name, size in precisions.items())
-    say.print(f"peak of train by train.precision, MiB: {formats}", highlight=False)
+    say.print_line(f"peak of train by train.precision, MiB: {formats}")
 
     over = _tell_whether_it_fits(phases, recipe.memory, device, say)
     if over:
@@ -301,11 +299,11 @@ def _plan(path: Path, overrides: Sequence[str], say: Console, progress: Console)
         sizes = ", ".join(f"{stage} {size or 'none'}" for stage, size in largest.items())
         lowered = any(0 < size < recipe.train.batch_size for size in largest.values())
         by_itself = "; a run forwards the windows of an update in batches of that size by itself" if lowered else ""
-        say.print(f"largest batch that fits: {sizes}{by_itself}", highlight=False)
+        say.print_line(f"largest batch that fits: {sizes}{by_itself}")
         tips = advice(path, overrides, recipe, planner, plans, lambda change: begin(f"trying {change}"))
         for tip in tips:
             verdict = "fits" if tip.peak_bytes + planner.allowance_bytes <= recipe.memory.budget_mb * MIB else "still over"
-            say.print(f"  {tip.change}: {tip.peak_bytes / MIB:,.1f} MiB, saves {tip.saved_bytes / MIB:,.1f}, {verdict}", highlight=False)
+            say.print_line(f"  {tip.change}: {tip.peak_bytes / MIB:,.1f} MiB, saves {tip.saved_bytes / MIB:,.1f}, {verdict}")
     return {
         "fits": not over,
         "budget_bytes": recipe.memory.budget_mb * MIB,
@@ -322,9 +320,9 @@ def _plan_agent(recipe: AgentRecipe, say: Console) -> dict[str, Any]:
     """As `_plan`, of an agent."""
     data, device = load_datasets(recipe.data), _device_of(recipe)
     phases = agent_phases(recipe, data, device)
-    say.print(table_of(phases, allowance_of(device)))
+    say.print_table(table_of(phases, allowance_of(device)))
     parameters, transitions = trained_parameters(recipe.agent, data.train.inputs), buffer_bytes(recipe.agent, data.train.inputs)
-    say.print(f"{parameters:,} trained parameters; transitions to learn from: {transitions / MIB:,.1f} MiB of host memory", highlight=False)
+    say.print_line(f"{parameters:,} trained parameters; transitions to learn from: {transitions / MIB:,.1f} MiB of host memory")
     over = _tell_whether_it_fits(phases, recipe.memory, device, say)
     return {
         "fits": not over,
@@ -346,7 +344,7 @@ def _tell_whether_it_fits(phases: Sequence[Phase], memory: MemoryRecipe, device:
     """The titles of the phases that do not fit."""
     over = [phase.title for phase in phases if not phase.fits]
     budget = f"memory.budget_mb {memory.budget_mb} on {device.type}"
-    say.print(f"does not fit {budget}: {', '.join(over)}" if over else f"fits {budget}", highlight=False)
+    say.print_line(f"does not fit {budget}: {', '.join(over)}" if over else f"fits {budget}")
     return over
 
 

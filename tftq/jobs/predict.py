@@ -11,11 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from rich.console import Console
 from rich.table import Table
 
-from tftq.command import exit_status
-from tftq.console import stdout_console
+from tftq.console import Console, exit_status
 from tftq.data.files import iso
 from tftq.data.history import History, Outcome, read_history
 from tftq.errors import PredictError
@@ -286,7 +284,7 @@ def main(arguments: Sequence[str], *, program: str) -> int:
         if chosen.json:
             print(json.dumps(_document(prediction, forecasts, accuracy, chosen.out), indent=1, allow_nan=False))
         else:
-            _print(stdout_console(), prediction, forecasts, accuracy, chosen.out)
+            _print(Console(), prediction, forecasts, accuracy, chosen.out)
         return 0
 
     return exit_status(command)
@@ -325,7 +323,7 @@ def _rows(model: ServedModel, last: Forecasts) -> list[dict[str, float]]:
 def _print(console: Console, prediction: Prediction, last: Forecasts, accuracy: Accuracy, out: Path | None) -> None:
     model = prediction.model
     for note in prediction.notes:
-        console.print(f"  {note}", highlight=False, soft_wrap=True)
+        console.print_line(f"  {note}")
     if out is None:
         close = "" if last.last_close is None else f", close {last.last_close[-1]:g}"
         what, values = (model.unit, last.values) if last.prices is None else ("price", last.prices)
@@ -335,12 +333,12 @@ def _print(console: Console, prediction: Prediction, last: Forecasts, accuracy: 
             table.add_column(name, justify="right")
         for time, row in zip(last.times[-1], values[-1], strict=True):
             table.add_row(iso(time), *(f"{value:.6g}" for value in row))
-        console.print(table)
+        console.print_table(table)
     else:
-        console.print(f"{len(prediction)} windows of {model.horizon} steps forecast into {out}", highlight=False, soft_wrap=True)
+        console.print_line(f"{len(prediction)} windows of {model.horizon} steps forecast into {out}")
     if (found := accuracy.summary()) is not None:
         risks = ", ".join(f"{quantile_name(float(quantile))} {risk:.4f}" for quantile, risk in found["q_risk"].items())
         naive = found["baseline_q_risk"]["0.5"]
         known = f"{found['windows']} windows whose outcome is known (those trained on prove nothing)"
         line = f"{known}: q-risk {risks} (naive P50 {naive:.4f}), coverage {found['coverage']:.3f}"
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print_line(line)

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from rich.console import Console
 from torch import Tensor
 
+from tftq.console import Console
 from tftq.data.columns import Batch
 from tftq.data.windows import Windows
 from tftq.evaluate.windows import evaluating, measure_forecasts
@@ -59,9 +59,9 @@ class Quantizing:
         found = self._recall(folder) or self._measure(prepared, console)
         folder.write_json(MEASURED, found.as_dict())
         if found.layers:
-            console.print(sensitivity_table(found))
+            console.print_table(sensitivity_table(found))
         if found.budget is not None:
-            console.print(budget_line(found), highlight=False, soft_wrap=True)
+            console.print_line(budget_line(found))
         return self._calibrated([*recipe.keep_float, *found.kept_float]) if found.kept_float else prepared, found
 
     def _calibrated(self, keep_float: Sequence[str]) -> Forecaster:
@@ -73,7 +73,7 @@ class Quantizing:
     def _measure(self, prepared: Forecaster, console: Console) -> Sensitivity:
         recipe, windows = self.recipe, self.train.some(self._other_windows())
         layers = len(quantized_layers(prepared))
-        console.print(f"sensitivity: {layers} layers on {len(windows)} training windows", highlight=False)
+        console.print_line(f"sensitivity: {layers} layers on {len(windows)} training windows")
 
         def loss() -> float:
             return measure_forecasts(prepared, windows, self.batch_size, Precision("fp32", self.device)).loss

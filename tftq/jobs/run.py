@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from tftq.agents.job import run_agent
 from tftq.agents.recipe import AGENT, AgentRecipe
-from tftq.command import exit_status
-from tftq.console import stdout_console
+from tftq.console import Console, exit_status
 from tftq.data.columns import Batch
 from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets, Windows
@@ -91,7 +89,7 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
     Raises:
         TftqError: something of the recipe, the data, the folder, the device or an exported model is not as it must be.
     """
-    console = console or stdout_console()
+    console = console or Console()
     device = choose_device(recipe.device)
     Precision(recipe.train.precision, device).check()
     seed_everything(recipe.seed)
@@ -116,7 +114,7 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
             summary = _stages(job, phases)
         folder.write_json("summary.json", summary)
         report = write_report(folder.path)
-    console.print(f"report: {report}", highlight=False, soft_wrap=True)
+    console.print_line(f"report: {report}")
     return summary
 
 
@@ -134,11 +132,11 @@ def _stages(job: Job, phases: QatSchedule | None) -> dict[str, Any]:
         job = replace(job, data=job.data.without(model.inputs.left_out))
         tuned = _fine_tune(job, model, "prune", "pruned and trained on")
         summary["prune"] = tuned | pruned_summary(weights, recipe.quant.prune.keep)
-        job.console.print(pruned_line(summary), highlight=False, soft_wrap=True)
+        job.console.print_line(pruned_line(summary))
     if isinstance(model, TemporalFusionTransformer):
         model, curves = tabulate(model.cpu())  # QAT trains the tables; the curves they came from need not stay in memory
         summary["tables"] = tables_summary(curves)
-        job.console.print(tables_line(curves), highlight=False)
+        job.console.print_line(tables_line(curves))
     for kind in recipe.formats:
         if kind in ("fp32", "fp16"):
             exported[kind] = _export(job, model, kind)
@@ -164,10 +162,10 @@ def _stages(job: Job, phases: QatSchedule | None) -> dict[str, Any]:
 
     if recipe.export.publish:
         publish(exported, PUBLISHED / recipe.name)
-        job.console.print(f"published: {', '.join(exported)} in {PUBLISHED / recipe.name}", highlight=False, soft_wrap=True)
+        job.console.print_line(f"published: {', '.join(exported)} in {PUBLISHED / recipe.name}")
     summary["memory"] = _memory(job)
     summary["models"] = {kind: made.summary() for kind, made in exported.items()}
-    job.console.print(exported_table(exported, naive_q_risk(job.data.validation)))
+    job.console.print_table(exported_table(exported, naive_q_risk(job.data.validation)))
     return summary
 
 
@@ -192,9 +190,9 @@ def _memory(job: Job) -> dict[str, Any]:
     records = read_records(job.folder.path / "memory.jsonl")
     found = ledgers(records, job.recipe.memory.budget_mb)
     for stage, ledger in found.items():
-        job.console.print(ledger_table(stage, ledger))
+        job.console.print_table(ledger_table(stage, ledger))
     planned = max(job.planner.peak_bytes(job.recipe, plan) for plan in job.plans.values())
-    job.console.print(memory_line(job.watch.timeline, planned), highlight=False)
+    job.console.print_line(memory_line(job.watch.timeline, planned))
     return {
         **job.watch.timeline.summary(),
         "planned_peak_bytes": planned,
@@ -208,7 +206,7 @@ def _train(job: Job, model: Forecaster) -> dict[str, Any]:
     with job.watch.watching(model):
         training = _trainer(job, model, "train", job.folder.path).fit(resume=_resumable(job, job.folder.path))
     baseline = naive_q_risk(job.data.validation)
-    job.console.print(validation_line("trained", training, baseline), highlight=False)
+    job.console.print_line(validation_line("trained", training, baseline))
     summary = training.summary()
     return {**summary, "val": {**summary["val"], "baseline_q_risk": {"0.5": baseline}}}
 
@@ -227,7 +225,7 @@ def _fine_tune(job: Job, model: Forecaster, stage: str, words: str, phases: QatS
     seed_everything(job.recipe.seed)  # exports in between draw random numbers too: which of them there are must not change training
     with job.watch.watching(model.train()):
         training = _trainer(job, model, stage, folder, phases).fit(resume=_resumable(job, folder))
-    job.console.print(validation_line(words, training, naive_q_risk(job.data.validation)), highlight=False)
+    job.console.print_line(validation_line(words, training, naive_q_risk(job.data.validation)))
     return {**training.summary(), "planned_peak_bytes": job.planner.peak_bytes(job.recipe, job.plans[stage])}
 
 
@@ -281,7 +279,7 @@ def _export(job: Job, model: Forecaster, kind: Format) -> Exported:
         metadata=_metadata(recipe, job.data.train),
         gpu=gpu_uuid(job.device),
     )
-    job.console.print(f"{kind}: passed the gate, {exported.file_bytes / 1e6:.2f} MB", highlight=False)
+    job.console.print_line(f"{kind}: passed the gate, {exported.file_bytes / 1e6:.2f} MB")
     return exported
 
 
@@ -296,7 +294,7 @@ def _export_stream(job: Job, model: TemporalFusionTransformer, one_piece: Export
         batch_size=min(recipe.train.batch_size, WINDOWS),
         metadata=_metadata(recipe, job.data.train),
     )
-    job.console.print(f"stream, of {recipe.result}: passed the gate, {exported.file_bytes / 1e6:.2f} MB", highlight=False)
+    job.console.print_line(f"stream, of {recipe.result}: passed the gate, {exported.file_bytes / 1e6:.2f} MB")
     return exported
 
 
@@ -322,20 +320,20 @@ def _notes(recipe: Recipe, windows: int) -> list[str]:
 
 def _announce(job: Job) -> None:
     recipe, say = job.recipe, job.console
-    say.print(f"[bold]{recipe.name}[/bold] on {job.device}, into {job.folder.path}", highlight=False, soft_wrap=True)
+    say.print_line(f"{recipe.name} on {job.device}, into {job.folder.path}", style="bold")
     for note in job.data.notes:
-        say.print(f"  {note}", highlight=False, soft_wrap=True)
+        say.print_line(f"  {note}")
     count = parameter_count(job.data.train.inputs, architecture_of(recipe.model))
     form = recipe.model.form if recipe.model.kind == "tft" else recipe.model.kind
-    say.print(f"{count:,} parameters ({form}), {len(job.data.train.inputs.history)} history variables", highlight=False)
+    say.print_line(f"{count:,} parameters ({form}), {len(job.data.train.inputs.history)} history variables")
     for stage, plan in job.plans.items():
-        say.print(planned_line(stage, plan, recipe.memory.budget_mb), highlight=False)
+        say.print_line(planned_line(stage, plan, recipe.memory.budget_mb))
         if plan.batch_size < recipe.train.batch_size:
             windows = f"{plan.batch_size} window{'s' if plan.batch_size > 1 else ''}"
-            say.print(f"  forward batches of {windows}, so that the planned peak stays within memory.budget_mb", highlight=False)
+            say.print_line(f"  forward batches of {windows}, so that the planned peak stays within memory.budget_mb")
         if job.planner.validates_on_cpu(recipe, plan) and recipe.validate.device == "auto":
             why = f"{plan.validation_batch} windows together are planned above memory.budget_mb"
-            say.print(f"  validated on the CPU: {why}; a lower validate.batch_size stays on {job.device}", highlight=False)
+            say.print_line(f"  validated on the CPU: {why}; a lower validate.batch_size stays on {job.device}")
 
 
 def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tftq.run") -> int:
