@@ -40,13 +40,16 @@ def fingerprints(run: Path) -> dict[str, str]:
 
 
 def run_recipes(commit: str, recipes: list[str], folder: Path) -> dict[str, str]:
-    """Run recipes at a commit, in a checkout of its own; returns the fingerprints of what they leave."""
+    """Run recipes at a commit, in a checkout of its own; returns the fingerprints of what they leave.
+
+    Files hold a hash of the recipe, paths included: both commits must be checked out at the same place.
+    """
     checkout = folder / "checkout"
     subprocess.run(["git", "-C", str(ROOT), "worktree", "add", "--detach", "--quiet", str(checkout), commit], check=True)
     found = {}
     try:
         for recipe in recipes:
-            out = folder / recipe
+            out = folder / commit.replace("/", "-") / recipe
             command = [sys.executable, "-m", "tftq.run", f"recipes/{recipe}.yaml", f"out={out}", "export.publish=false", "device=cpu"]
             environment = {**os.environ, "PYTHONPATH": str(checkout)}
             subprocess.run(command, cwd=checkout, env=environment, check=True, stdout=subprocess.DEVNULL)
@@ -64,8 +67,8 @@ def main() -> int:
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES))
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        before = run_recipes(chosen.before, chosen.recipes, Path(folder) / "before")
-        after = run_recipes(chosen.after, chosen.recipes, Path(folder) / "after")
+        before = run_recipes(chosen.before, chosen.recipes, Path(folder))
+        after = run_recipes(chosen.after, chosen.recipes, Path(folder))
     for name in sorted(before.keys() | after.keys()):
         same = before.get(name) == after.get(name)
         print(f"{'same' if same else 'DIFFERS'}  {name}  {before.get(name, 'absent')[:16]}")
