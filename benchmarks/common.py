@@ -10,7 +10,7 @@ import psutil
 import torch
 
 from tftq.io import written_whole
-from tftq.jobs.folder import environment
+from tftq.jobs.environment import device_of_torch, environment
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -30,13 +30,13 @@ def machine() -> dict[str, Any]:
 
 def versions() -> dict[str, Any]:
     """Those of Python, tftq and the packages it stands on, and of CUDA, None for what is not installed."""
-    found = environment(torch.device("cpu"), 0)
+    found = environment(device_of_torch(torch.device("cpu")), None)
     return {"python": found["python"], "tftq": found["tftq"], **found["packages"], "cuda": found["cuda"]}
 
 
 def commit() -> str:
     """The commit of the code that runs, with "-dirty" where it was changed since; "unknown" outside a checkout."""
-    git = environment(torch.device("cpu"), 0)["git"]
+    git = environment(device_of_torch(torch.device("cpu")), None)["git"]
     if git["commit"] is None:
         return "unknown"
     return str(git["commit"]) + ("-dirty" if git["dirty"] else "")

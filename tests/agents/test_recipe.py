@@ -42,7 +42,7 @@ def test_the_least_recipes_hold_every_default(tmp_path: Path) -> None:
             [],
             "agent (line 3): missing; allowed: a mapping with kind dqn or ppo, and the options of that kind",
         ),
-        (DQN, ["model.hidden=3"], "model.hidden (command line): unknown key; allowed: name, seed, device, out, data, agent, quant, export"),
+        (DQN, ["model.hidden=3"], "model.hidden (command line): unknown key; allowed: name, out, seed, device, data, agent, quant, export"),
         (PPO, ["agent.cost_ticks=1e300"], "agent.cost_ticks (command line): found 1e+300; allowed: a number, at least 0, at most 1000000"),
         (DQN, ["agent.tick=1e300"], "agent.tick (command line): found 1e+300; allowed: a number, above 0, at most 1000000"),
         (DQN, ["data.horizon=5"], "data.horizon (command line): found 5; allowed: a whole number, at least 1, at most 1"),

@@ -3,19 +3,19 @@
 import json
 import os
 import subprocess
+import sys
+from importlib.metadata import version
 from pathlib import Path
 
-import pynvml
 import pytest
-import torch
 
-import tftq.jobs.folder
 from tftq.errors import RecipeError, RunFolderError
-from tftq.jobs.folder import RunFolder, environment
+from tftq.jobs.environment import Device, environment
+from tftq.jobs.folder import RunFolder
 from tftq.recipe.load import load_recipe
 from tftq.recipe.schema import Recipe
 
-CPU = torch.device("cpu")
+CPU = environment(Device("cpu", 1), 7)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_a_new_folder_says_what_runs_on_what(recipe: Recipe, tmp_path: Path) -> 
     assert load_recipe(folder.path / "recipe.yaml", ["out=run"]) == recipe.model_copy(update={"out": Path("run").absolute()})
     found = json.loads((folder.path / "env.json").read_text())
     assert found["seed"] == 7 and found["device"] == "cpu" and found["driver"] is None
-    assert found["packages"]["torch"] == torch.__version__ and found["started"].endswith("Z")
+    assert found["packages"]["torch"] == version("torch") and found["started"].endswith("Z")
     assert {entry.name for entry in folder.path.iterdir()} == {"recipe.yaml", "env.json"}
 
 
@@ -157,10 +157,10 @@ def test_to_resume_a_folder_must_be_named(recipe: Recipe) -> None:
 
 
 def test_a_start_that_is_interrupted_leaves_no_run_to_resume(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(device: torch.device, seed: int) -> dict[str, object]:
+    def interrupted(folder: RunFolder, name: str, content: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tftq.jobs.folder, "environment", interrupted)
+    monkeypatch.setattr(RunFolder, "write_json", interrupted)
     with pytest.raises(KeyboardInterrupt):
         RunFolder.open(recipe, CPU, resume=False)
     with pytest.raises(RunFolderError, match=r"no recipe.yaml"):
@@ -190,52 +190,8 @@ def test_json_has_no_place_for_what_is_not_finite(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "a.json").read_text()) == {"loss": 0.5}
 
 
-def fake_git(monkeypatch: pytest.MonkeyPatch, answers: dict[str, str]) -> None:
-    """Let git know some commands and refuse the others."""
-
-    def answer(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        if command[1] not in answers:
-            raise subprocess.CalledProcessError(128, command)
-        return subprocess.CompletedProcess(command, 0, answers[command[1]])
-
-    monkeypatch.setattr(subprocess, "run", answer)
-
-
-@pytest.mark.parametrize(("status", "dirty"), [("", False), (" M tftq/run.py\n", True)])
-def test_the_commit_and_whether_it_was_changed(monkeypatch: pytest.MonkeyPatch, status: str, dirty: bool) -> None:
-    fake_git(monkeypatch, {"ls-files": "folder.py\n", "rev-parse": "abc123\n", "status": status})
-    assert environment(CPU, 1)["git"] == {"commit": "abc123", "dirty": dirty}
-
-
-def test_installed_below_another_checkout_that_one_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_git(monkeypatch, {"rev-parse": "abc123\n", "status": ""})
-    found = environment(CPU, 1)["git"]
-    assert found["commit"] is None and "not run from a git checkout" in found["reason"]
-
-
-def test_without_git_the_reason_stands_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    found = environment(CPU, 1)["git"]
-    assert found == {"commit": None, "reason": "FileNotFoundError: not run from a git checkout, or git is missing"}
-
-
-def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tftq.jobs.folder, "PACKAGES", ("torch", "no-such-package-of-tftq"))
-    assert list(environment(CPU, 1)["packages"]) == ["torch"]
-
-
-def test_a_gpu_has_a_name_and_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "RTX 3050 Ti")
-    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-    monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "570.10")
-    found = environment(torch.device("cuda"), 1)
-    assert (found["device"], found["driver"]) == ("RTX 3050 Ti", "570.10")
-
-
-def test_a_driver_that_nvml_does_not_tell_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "RTX 3050 Ti")
-    monkeypatch.setattr(pynvml, "nvmlInit", fail)
-    assert environment(torch.device("cuda"), 1)["driver"].startswith("not known: ")
+def test_a_folder_needs_neither_torch_nor_ensembles() -> None:
+    code = (
+        "import sys, tftq.jobs.folder, tftq.jobs.environment; print([name for name in ('torch', 'pynvml', 'onnx') if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

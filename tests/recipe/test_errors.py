@@ -69,7 +69,7 @@ train:
         ("name: a\ndata: {kind: [bars], path: p}", "data.kind (line 2): found ['bars']; allowed: bars or table"),
         ("name: a\ndata: {kind: bars, path: ''}", "data.path (line 2): found an empty path; allowed: a path"),
         ("name: a\ndata: {kind: bars, path: p, symbol: 7}", "data.symbol (line 2): found 7; allowed: text, not empty or null; put it in"),
-        (BARS + "5: a", "5 (line 3): unknown key; allowed: name, seed, device, out, data, model, train, validate, quant, export, memory"),
+        (BARS + "5: a", "5 (line 3): unknown key; allowed: name, out, seed, device, data, model, train, validate, quant, export, memory"),
         (BARS + "seed: -1", "seed (line 3): found -1; allowed: a whole number, at least 0, below 4294967296"),
         (BARS + "seed: true", "seed (line 3): found True; allowed: a whole number, at least 0, below 4294967296"),
         (BARS + "device: gpu", "device (line 3): found 'gpu'; allowed: auto, cuda, cpu; did you mean cpu?"),

@@ -19,6 +19,7 @@ from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets
 from tftq.errors import AgentError, RunFolderError
 from tftq.export.publish import PUBLISHED, origin, publish
+from tftq.jobs.environment import device_of_torch, environment
 from tftq.jobs.folder import RunFolder
 from tftq.jobs.plan import Phase, agent_phases, allowance_of, require_fit
 from tftq.memory.ledger import ledgers, read_records, stack_at_peak
@@ -61,7 +62,7 @@ def run_agent(recipe: AgentRecipe, *, resume: bool = False, console: Console | N
     data = load_datasets(recipe.data)
     phases = agent_phases(recipe, data, device)
     require_fit(recipe.memory, phases, allowance_of(device))
-    folder = RunFolder.open(recipe, device, resume=False)
+    folder = RunFolder.open(recipe, environment(device_of_torch(device), recipe.seed), resume=False)
     watch = MemoryWatch(folder.path / "memory.jsonl", device)
     if watch.probe.note is not None:
         data.notes.append(watch.probe.note)

@@ -14,7 +14,6 @@ from typing import Any, TextIO
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import torch
 from rich.table import Table
 
 from tftq.console import Console, Messages, exit_status
@@ -31,6 +30,7 @@ from tftq.ensemble.recipe import ENSEMBLE, OWN, BarsToAnswer, EnsembleRecipe
 from tftq.ensemble.report import write_ensemble_report
 from tftq.ensemble.residency import MEGA, Residency, resident_bytes
 from tftq.errors import EnsembleError, TooFewBarsError
+from tftq.jobs.environment import Device, environment
 from tftq.jobs.folder import RunFolder
 from tftq.recipe.load import load
 
@@ -154,7 +154,7 @@ def run(
     before = resident_bytes()
     residency.load_all()  # before there is a folder: where one cannot be loaded, nothing is left behind
     loaded = resident_bytes() - before
-    folder = RunFolder.open(recipe, torch.device("cpu"), resume=resume)
+    folder = RunFolder.open(recipe, environment(Device("cpu", recipe.threads), None), resume=resume)
 
     tell.console.print_line(f"{recipe.name} into {folder.path}", style="bold")
     tell.console.print_table(_plan(prepared, budget))

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
-from pydantic import BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from tftq.recipe.fields import Count, FilePath, Names, Positive, Section, Switch, Text, Tick, Ticks, Whole, contradiction, frozen
 from tftq.recipe.recipe_type import Idle, Kind
-from tftq.recipe.schema import Format
+from tftq.recipe.schema import Format, JobRecipe
 from tftq.spec.quantiles import quantile_name
 
 STANDARD_INPUT = Path("-")
@@ -128,11 +128,9 @@ class BarsToAnswer(Section):
         return unseen
 
 
-class EnsembleRecipe(Section):
+class EnsembleRecipe(JobRecipe):
     """Everything that one run of an ensemble does."""
 
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-    out: FilePath | None = None  # null: runs/<name>/<UTC time>
     members: Annotated[dict[Text, MemberRecipe], MinLen(1)]
     rule: RuleRecipe = RuleRecipe()
     memory: EnsembleMemoryRecipe = EnsembleMemoryRecipe()

@@ -1,29 +1,21 @@
-"""The folder of a run: what it was, on what, and what it came to."""
+"""The folder of a run: which one it may write to, and how its files are written."""
 
 import json
-import os
-import platform
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
-import pynvml
-import torch
 from filelock import FileLock, Timeout
 
-from tftq.ensemble.recipe import EnsembleRecipe
 from tftq.errors import RecipeError, RunFolderError
-from tftq.io import installed, written_whole
+from tftq.io import written_whole
 from tftq.recipe.load import deciding_yaml, load_document, resolved_yaml
-from tftq.recipe.schema import RunRecipe
+from tftq.recipe.schema import JobRecipe
 
-LOCK = ".lock"  # of the process that is at a run
-RL = ("stable-baselines3", "gymnasium")  # of the extra rl
-PACKAGES = ("torch", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "numpy", "pyarrow", "pydantic", *RL)
+LOCK = ".lock"  # held by the process that writes
 
 
 class RunFolder:
@@ -37,12 +29,17 @@ class RunFolder:
         self.path = path
 
     @classmethod
-    def open(cls, recipe: RunRecipe | EnsembleRecipe, device: torch.device, *, resume: bool) -> "RunFolder":
-        """Begin a run in a new or empty folder, or in one of the same recipe go on, with `Kind.beside` as they are now.
+    def open(cls, recipe: JobRecipe, environment: Mapping[str, Any], *, resume: bool) -> "RunFolder":
+        """Begin a run in a new or empty folder, or resume one of the same recipe, whose `Kind.beside` may differ.
+
+        Args:
+            recipe: of the run.
+            environment: what env.json says beside when the run started.
+            resume: whether to resume.
 
         Raises:
-            RunFolderError: the folder is not empty, or, to resume, is not one of this recipe: some option has another value.
-            RecipeError: the folder's own recipe is none for this version.
+            RunFolderError: the folder is not empty or, to resume, belongs to another recipe.
+            RecipeError: this version does not accept the folder's own recipe.
         """
         started = datetime.now(UTC)
         if resume and recipe.out is None:
@@ -66,25 +63,19 @@ class RunFolder:
         if path.exists() and any(path.iterdir()):
             raise RunFolderError(f"{path}: is not empty; choose another out=..., remove it, or go on with --resume")
         path.mkdir(parents=True, exist_ok=True)
-        folder.write_json(
-            "env.json",
-            {
-                "started": f"{started:%Y-%m-%dT%H:%M:%SZ}",
-                **environment(device, None if isinstance(recipe, EnsembleRecipe) else recipe.seed),
-            },
-        )
+        folder.write_json("env.json", {"started": f"{started:%Y-%m-%dT%H:%M:%SZ}", **environment})
         folder.write("recipe.yaml", identity(recipe))  # last: it makes the folder one that can be resumed
         return folder
 
     @contextmanager
     def recording(self, **about: Any) -> Iterator[None]:
-        """Let summary.json say how the run stands until it says what the run came to; no report of an earlier one is left meanwhile.
+        """Keep the status of the run in summary.json while it is running and where it stops or fails; remove the report of an earlier run.
 
         Args:
-            about: what else the summary holds of a run that is going, was stopped or failed.
+            about: what else that summary holds.
 
         Raises:
-            RunFolderError: another process is at it; nothing was written.
+            RunFolderError: another process writes there; nothing was written.
         """
 
         def note(status: str) -> None:
@@ -102,10 +93,10 @@ class RunFolder:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Write while no other process does; the lock of one that was killed is free.
+        """Lock the folder against other processes; a process that was killed holds no lock.
 
         Raises:
-            RunFolderError: another does.
+            RunFolderError: another process writes there.
         """
         try:
             lock = FileLock(self.path / LOCK).acquire(timeout=0)
@@ -121,71 +112,30 @@ class RunFolder:
         return self.path / name
 
     def write_json(self, name: str, content: Any) -> Path:
-        """As `write`, one JSON document; a number that is not finite has no place in it."""
+        """As `write`, one JSON document; numbers must be finite."""
         return self.write(name, json.dumps(content, indent=1, allow_nan=False))
 
 
-def begun_by(folder: Path) -> RunRecipe | EnsembleRecipe:
-    """The recipe of a run's folder; an option that its version knew none of has its default.
+def begun_by(folder: Path) -> JobRecipe:
+    """Read the recipe of a run's folder; an option that its version did not have takes its default.
 
     Raises:
-        RecipeError: this version does not take it.
+        RecipeError: this version does not accept it.
     """
     try:
         recipe = load_document(folder / "recipe.yaml")
     except RecipeError as error:
         advice = "go on with the version that wrote it, or choose another folder"
         raise RecipeError(f"{folder}: was begun by a recipe that this version of tftq does not take; {advice}\n{error}") from error
-    assert isinstance(recipe, RunRecipe | EnsembleRecipe)
+    assert isinstance(recipe, JobRecipe)
     return recipe
 
 
-def new_folder(recipe: RunRecipe | EnsembleRecipe, started: datetime) -> Path:
-    """Where a run writes whose recipe does not say it."""
+def new_folder(recipe: JobRecipe, started: datetime) -> Path:
+    """Name the folder of a run whose recipe has no `out`."""
     return Path("runs") / recipe.name / f"{started:%Y-%m-%dT%H-%M-%SZ}"
 
 
-def identity(recipe: RunRecipe | EnsembleRecipe) -> str:
-    """The resolved recipe but for where it writes, for the folder may move: what a run's folder holds."""
+def identity(recipe: JobRecipe) -> str:
+    """Return the resolved recipe without `out`, as a run's folder holds it: the folder may move."""
     return resolved_yaml(recipe.model_copy(update={"out": None}))
-
-
-def environment(device: torch.device, seed: int | None) -> dict[str, Any]:
-    """What the run's figures depend on beside the recipe."""
-    return {
-        "tftq": installed("tftq"),  # None: run from a checkout that is not installed
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cpu_count": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "packages": {name: found for name in PACKAGES if (found := installed(name)) is not None},
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "cuda": torch.version.cuda,
-        "driver": _driver() if device.type == "cuda" else None,
-        "git": _git(),
-        "seed": seed,
-    }
-
-
-def _driver() -> str:
-    """The version of the GPU's driver, or why that is not known."""
-    try:
-        pynvml.nvmlInit()
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    except pynvml.NVMLError as error:
-        return f"not known: {error}"
-
-
-def _git() -> dict[str, Any]:
-    """The commit of the code that runs and whether it was changed since; or why that is not known."""
-    here = Path(__file__).parent
-
-    def git(*command: str) -> str:
-        return subprocess.run(["git", *command], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        git("ls-files", "--error-unmatch", Path(__file__).name)  # installed below some other project's checkout, that one says nothing
-        commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ".")  # of the package itself
-    except (OSError, subprocess.CalledProcessError) as error:
-        return {"commit": None, "reason": f"{type(error).__name__}: not run from a git checkout, or git is missing"}
-    return {"commit": commit, "dirty": bool(changes)}

@@ -22,6 +22,7 @@ from tftq.data.windows import Datasets, Windows
 from tftq.evaluate.windows import naive_q_risk
 from tftq.export.pair import ExportedPair, export_pair
 from tftq.export.publish import PUBLISHED, Exported, export_model, origin, publish
+from tftq.jobs.environment import device_of_torch, environment
 from tftq.jobs.folder import RunFolder, identity
 from tftq.jobs.plan import phases_of, require_fit
 from tftq.jobs.quantize import Quantizing
@@ -101,7 +102,7 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
     planner = Planner(data.train.inputs, data.scaling, data.target_scaling, device, *counts)
     plans = planner.within_budget(recipe)
     require_fit(recipe.memory, phases_of(recipe, planner, plans), planner.allowance_bytes)
-    folder = RunFolder.open(recipe, device, resume=resume)
+    folder = RunFolder.open(recipe, environment(device_of_torch(device), recipe.seed), resume=resume)
     watch = MemoryWatch(folder.path / "memory.jsonl", device)
     if watch.probe.note is not None:
         data.notes.append(watch.probe.note)

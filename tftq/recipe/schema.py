@@ -258,13 +258,18 @@ class MemoryRecipe(Section):
     over_budget: Literal["stop", "run"] = "stop"  # where the plan is above it, however small the forward passes
 
 
-class RunRecipe(Section):
-    """What the recipe of every training says: what to call it, and where it is done and written."""
+class JobRecipe(Section):
+    """What every recipe says: what its run is called, and where it writes."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    out: FilePath | None = None  # null: runs/<name>/<UTC time>
+
+
+class RunRecipe(JobRecipe):
+    """What the recipe of every training says: also where it computes."""
+
     seed: Annotated[int, BeforeValidator(whole), Ge(0), Lt(2**32)] = 7
     device: Literal["auto", "cuda", "cpu"] = "auto"
-    out: FilePath | None = None  # null: runs/<name>/<UTC time>
 
 
 with warnings.catch_warnings():  # pydantic's own `validate` is a deprecated class method; the recipe's name for a section wins
