@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import tftq.jobs.run
-from tftq.cli import VERBS, main
+import tftq.cli
+import tftq.kinds
+from tftq.cli import VERBS, Verb, main
+from tftq.errors import DataError
 from tftq.recipe.load import load_recipe, recipe_hash, resolved_yaml
 
 RECIPE = "name: first\ndata: {kind: bars, path: bars.parquet}\n"
@@ -53,44 +55,62 @@ def test_validate_tells_of_a_missing_file(tmp_path: Path, capsys: pytest.Capture
     assert "none.yaml: cannot be read" in capsys.readouterr().err
 
 
-def test_run_is_the_main_job_with_its_arguments_and_statuses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_does_what_its_recipe_says_and_returns_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def job(arguments: Sequence[str], *, program: str) -> int:
-        assert program == "tftq run"
-        calls.append(list(arguments))
-        return 1
+    def run(path: Path, overrides: Sequence[str], *, resume: bool) -> None:
+        calls.append((path, overrides, resume))
+        raise DataError("no bar")
 
-    monkeypatch.setattr(tftq.jobs.run, "main", job)
+    monkeypatch.setattr(tftq.kinds, "run", run)
     assert main(["run", "--resume", "recipe.yaml", "out=x"]) == 1
-    assert calls == [["--resume", "recipe.yaml", "out=x"]]
+    assert main(["run", "recipe.yaml", "--resume", "out=x", "seed=3"]) == 1  # options may stand anywhere
+    assert calls == [(Path("recipe.yaml"), ["out=x"], True), (Path("recipe.yaml"), ["out=x", "seed=3"], True)]
 
 
-@pytest.mark.parametrize("arguments", [["trian"], []])
-def test_another_verb_is_refused_by_naming_those_there_are(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("arguments", "advice"), [(["trian"], ""), (["pedict", "--last"], "did you mean predict?"), ([], "")])
+def test_another_verb_is_refused_by_naming_those_there_are(arguments: list[str], advice: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     assert stop.value.code == 2
     words = capsys.readouterr().err
-    assert all(name in words for name in VERBS)
+    assert advice in words and (not arguments or all(name in words for name in VERBS))
 
 
-def test_help_tells_every_verb_without_waiting_for_torch() -> None:
-    code = "import sys, tftq.cli\ntry: tftq.cli.main(['--help'])\nexcept SystemExit: print('torch' in sys.modules)"
+def test_an_unknown_option_is_refused_by_its_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["validate", "recipe.yaml", "--yaml"])
+    assert stop.value.code == 2 and "tftq validate: error: unrecognized arguments: --yaml" in capsys.readouterr().err
+
+
+def test_help_describes_every_verb_without_importing_any() -> None:
+    code = "import sys, tftq.cli\ntry: tftq.cli.main(['--help'])\nexcept SystemExit: print({'torch', 'pydantic', 'rich'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("False\n") and all(f"{name:10}{verb.__doc__}" in done.stdout for name, verb in VERBS.items())
+    assert done.stdout.endswith("set()\n")
+    words = " ".join(done.stdout.split())
+    assert all(f"{name} {description}" in words for name, description in VERBS.items())
 
 
-def test_the_module_runs() -> None:
-    done = subprocess.run([sys.executable, "-m", "tftq.cli", "validate"], capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "usage: tftq validate" in done.stderr
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_has_help_that_waits_for_neither_torch_nor_rich(name: str) -> None:
+    code = (
+        f"import sys, tftq.cli\ntry: tftq.cli.main(['{name}', '--help'])\nexcept SystemExit: print({{'torch', 'rich'}} & {{*sys.modules}})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert f"usage: tftq {name} [-h]" in done.stdout and done.stdout.endswith("set()\n")
+
+
+@pytest.mark.parametrize(("module", "usage"), [("tftq.cli", "usage: tftq [-h]"), ("tftq.run", "usage: tftq run [-h]")])
+def test_the_modules_run(module: str, usage: str) -> None:
+    done = subprocess.run([sys.executable, "-m", module], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and usage in done.stderr
 
 
 def test_ctrl_c_ends_any_verb_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted(arguments: Sequence[str]) -> int:
+    def interrupted(name: str) -> Verb:
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(VERBS, "plan", interrupted)
+    monkeypatch.setattr(tftq.cli, "load_verb", interrupted)
     assert main(["plan"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
 

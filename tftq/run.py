@@ -1,8 +1,8 @@
-"""Train, quantize, export and check what a recipe says: python -m tftq.run RECIPE [key=value ...] [--resume]."""
+"""Train, quantize, export and check what a recipe describes: python -m tftq.run RECIPE [key=value ...] [--resume]."""
 
 import sys
 
-from tftq.jobs.run import main
+from tftq.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["run", *sys.argv[1:]]))

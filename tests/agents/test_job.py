@@ -22,8 +22,6 @@ from tftq.console import Console
 from tftq.data.load import load_datasets
 from tftq.errors import AgentError, PlanError, RunFolderError
 from tftq.export.graph import read_metadata
-from tftq.jobs.plan import main as plan
-from tftq.jobs.run import main
 from tftq.recipe.load import load, recipe_hash
 from tftq.report.facts import Facts
 from tftq.report.page import page
@@ -145,9 +143,9 @@ def test_the_command_line_takes_an_agents_recipe(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[AgentRecipe, bool]] = []
-    monkeypatch.setattr("tftq.jobs.run.run_agent", lambda recipe, resume: asked.append((recipe, resume)))
+    monkeypatch.setattr("tftq.agents.job.run_agent", lambda recipe, resume: asked.append((recipe, resume)))
     path = str(ROOT / "recipes" / "ppo.yaml")
-    assert main([path, "agent.ent_coef=0", "--resume"]) == 0
+    assert cli.main(["run", path, "agent.ent_coef=0", "--resume"]) == 0
     assert asked == [(load(AGENT, Path(path), ["agent.ent_coef=0"]), True)]
     assert cli.main(["validate", path]) == 0
     assert "kind: ppo" in capsys.readouterr().out
@@ -155,14 +153,14 @@ def test_the_command_line_takes_an_agents_recipe(
 
 @pytest.mark.parametrize("budget", [4096, 1])
 def test_its_plan(budget: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert plan([str(ROOT / "recipes" / "dqn.yaml"), *DQN, f"memory.budget_mb={budget}", "--json"]) == (0 if budget > 1 else 1)
+    assert cli.main(["plan", str(ROOT / "recipes" / "dqn.yaml"), *DQN, f"memory.budget_mb={budget}", "--json"]) == (0 if budget > 1 else 1)
     found = json.loads(capsys.readouterr().out)
     assert found["fits"] is (budget > 1)
     assert [phase["title"] for phase in found["phases"]] == ["train", "validate", "export fp32", "export int8_ptq"]
     train = found["phases"][0]["components"]
     assert train["gradients"] == 4 * found["trained_parameters"]
     assert train["workspace"] == found["transitions_bytes"] == 14 * 100
-    assert plan([str(ROOT / "recipes" / "dqn.yaml"), *DQN]) == 0
+    assert cli.main(["plan", str(ROOT / "recipes" / "dqn.yaml"), *DQN]) == 0
     assert "14,483 trained parameters" in capsys.readouterr().out
 
 

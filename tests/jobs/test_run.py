@@ -12,11 +12,11 @@ import torch
 
 import tftq.jobs.run
 from tests.runs import ROOT, SMALL, Run
+from tftq.cli import main
 from tftq.data.files import iso
 from tftq.data.load import load_datasets
 from tftq.errors import PlanError, QuantizationError, RunFolderError
 from tftq.export.graph import read_metadata
-from tftq.jobs.run import main
 from tftq.model.size import parameter_count
 from tftq.quant.fake_quantize import quantizers
 from tftq.quant.schedule import QatSchedule
@@ -195,13 +195,13 @@ def test_a_failed_run_says_so(do_run: Callable[..., Run], tmp_path: Path, monkey
 
 
 def test_exit_statuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(QAT), "model.hiden=3"]) == 2
+    assert main(["run", str(QAT), "model.hiden=3"]) == 2
     assert "model.hidden" in capsys.readouterr().err  # the nearest known key
-    assert main([str(QAT), f"data.path={tmp_path / 'none.parquet'}", f"out={tmp_path / 'run'}"]) == 1
+    assert main(["run", str(QAT), f"data.path={tmp_path / 'none.parquet'}", f"out={tmp_path / 'run'}"]) == 1
     assert "none.parquet" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
     with pytest.raises(SystemExit) as help_:
-        main(["--help"])
+        main(["run", "--help"])
     assert help_.value.code == 0
 
 
@@ -219,7 +219,7 @@ def test_what_turns_out_otherwise_is_noted(bars_run: Run) -> None:
 def test_cuda_that_is_not_there_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
-    assert main([str(QAT), "device=cuda", f"out={tmp_path / 'run'}"]) == 2
+    assert main(["run", str(QAT), "device=cuda", f"out={tmp_path / 'run'}"]) == 2
     assert "device: cuda is asked for, but" in capsys.readouterr().err
 
 
@@ -230,7 +230,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise error
 
     monkeypatch.setattr(tftq.jobs.run, "run", interrupted)
-    assert main([str(QAT), f"out={tmp_path / 'run'}"]) == 130
+    assert main(["run", str(QAT), f"out={tmp_path / 'run'}"]) == 130
     assert "interrupted (train would go on at epoch 2, update 22): go on with --resume" in capsys.readouterr().err
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
-import io
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.table import Table
 
-from tftq.console import Console, Messages, exit_status
+from tftq.console import Console, Messages
 from tftq.data.files import duration, iso
 from tftq.ensemble.answer_log import as_document
 from tftq.ensemble.backtest import Backtest, backtest
@@ -26,13 +24,12 @@ from tftq.ensemble.feed import bars_of_file, bars_of_lines
 from tftq.ensemble.loop import Session
 from tftq.ensemble.market import Market
 from tftq.ensemble.member import Member, open_member, planned_bytes
-from tftq.ensemble.recipe import ENSEMBLE, OWN, BarsToAnswer, EnsembleRecipe
+from tftq.ensemble.recipe import OWN, BarsToAnswer, EnsembleRecipe
 from tftq.ensemble.report import write_ensemble_report
 from tftq.ensemble.residency import MEGA, Residency, resident_bytes
 from tftq.errors import EnsembleError, TooFewBarsError
 from tftq.jobs.environment import Device, environment
 from tftq.jobs.folder import RunFolder
-from tftq.recipe.load import load
 
 SAVE_EVERY_OF_FILE, SAVE_EVERY_OF_STREAM = 500, 1  # bars
 SECOND = 1_000_000_000  # nanoseconds
@@ -271,26 +268,3 @@ def _tell_summary(console: Console, summary: Mapping[str, Any]) -> None:
     if memory["evictions"]:
         loads, seconds = sum(memory["loads"].values()), memory["load_seconds"]
         console.print_line(f"{loads} loads in {seconds:.1f} s, {memory['evictions']} of them in place of another member")
-
-
-def main(arguments: Sequence[str], *, program: str) -> int:
-    """The command line; returns the exit status: 0, 1 where the run failed, 2 where the recipe is wrong, 130 on Ctrl-C, 143 on SIGTERM."""
-    parser = argparse.ArgumentParser(prog=program, description=__doc__, epilog="Example: recipes/ensemble.yaml")
-    parser.add_argument("recipe", type=Path, help="a YAML file, see recipes/")
-    parser.add_argument("override", nargs="*", metavar="key=value", help="an option of the recipe, as memory.budget_mb=120 or data.path=-")
-    parser.add_argument("--resume", action="store_true", help="go on in the folder out=... where an earlier run stopped")
-    parser.add_argument("--json", action="store_true", help="print summary.json and nothing else; of a file of bars")
-    chosen = parser.parse_intermixed_args(arguments)
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8", errors="replace")  # what is no text makes a bad line, not a bad run
-
-    def command() -> int:
-        recipe = load(ENSEMBLE, chosen.recipe, chosen.override)
-        if chosen.json and recipe.data.streamed:
-            parser.error("--json: standard output carries the answers; the summary is in summary.json of the run's folder")
-        summary = run(recipe, resume=chosen.resume, console=Console(quiet=True) if chosen.json else None)
-        if chosen.json:
-            print(json.dumps(summary, indent=1, allow_nan=False))
-        return 0
-
-    return exit_status(command, advice=": go on with --resume and out= the run's folder")

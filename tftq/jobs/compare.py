@@ -1,9 +1,7 @@
-"""tftq compare: the exported models of several runs side by side; recipes are run first, finished run folders are read."""
+"""The exported models of several runs side by side; recipes are run first, finished run folders are read."""
 
-import argparse
 import json
 import math
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from tftq.console import Console, exit_status
+from tftq.console import Console
 from tftq.errors import CompareError, RecipeError, TftqError
 from tftq.jobs.folder import begun_by, identity, new_folder
 from tftq.jobs.run import run
@@ -282,33 +280,3 @@ def _figures(row: dict[str, Any]) -> list[str]:
         f"{row['int8_weight_share'] + row['int4_weight_share']:.0%}",
         str(len(row["kept_float"])),
     ]
-
-
-def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tftq.jobs.compare") -> int:
-    """The command line; returns the exit status: 0, 1 where a run failed, 2 where it cannot compare, 130 on Ctrl-C, 143 on SIGTERM."""
-    parser = argparse.ArgumentParser(prog=program, description=__doc__.split(": ", 1)[1])
-    parser.add_argument(
-        "given", nargs="+", metavar="RECIPE|FOLDER|key=value", help="recipes, folders of finished runs; options for recipes"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help='print {"comparable": ..., "models": [...]} and nothing else on standard output'
-    )
-    chosen = parser.parse_args(arguments)
-    overrides = [word for word in chosen.given if "=" in word and not Path(word).exists()]
-    paths = [Path(word) for word in chosen.given if word not in overrides]
-    if not paths:
-        parser.error("give at least one recipe or folder of a finished run")
-
-    def command() -> int:
-        comparison = compare(paths, overrides, Console(sys.stderr) if chosen.json else Console())
-        if chosen.json:
-            print(json.dumps(comparison.as_dict(), indent=1, allow_nan=False))
-        else:
-            comparison.show(Console())
-        return 0
-
-    return exit_status(command, refused=(RecipeError, CompareError), advice="; what was finished can be given as folders")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

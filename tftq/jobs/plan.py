@@ -1,9 +1,6 @@
 """tftq plan: what a recipe will need in memory, without running it, and what would make it need less."""
 
-import argparse
 import io
-import json
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,19 +12,18 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from tftq.agents.plan import buffer_bytes, planned_policy_export, planned_training, trained_parameters
-from tftq.agents.recipe import AGENT, AgentRecipe
+from tftq.agents.recipe import AgentRecipe
 from tftq.agents.rewards import EVALUATED
-from tftq.console import Console, exit_status
+from tftq.console import Console
 from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets
-from tftq.errors import PlanError, RecipeError, TftqError
+from tftq.errors import PlanError, RecipeError
 from tftq.memory.components import MIB
 from tftq.memory.ledger import COMPONENTS
 from tftq.plan.export import WINDOWS, planned_export
 from tftq.plan.peaks import CUDA_CONTEXT, PlannedPeak
 from tftq.plan.training import Planner, StagePlan
-from tftq.recipe.forecaster import FORECASTER
-from tftq.recipe.load import load_document, load_recipe
+from tftq.recipe.load import load_recipe
 from tftq.recipe.schema import MemoryRecipe, Recipe, RunRecipe
 from tftq.train.precision import Name
 from tftq.train.stages import stages_of
@@ -249,34 +245,24 @@ def _changes(recipe: Recipe) -> Iterator[tuple[str, ...]]:
     yield "train.optimizer.in_backward=true", "train.clip_norm=null"
 
 
-def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tftq.jobs.plan") -> int:
-    """The command line; returns the exit status: 0 where everything fits, 1 where it does not, 2 where it cannot be planned."""
-    parser = argparse.ArgumentParser(prog=program, description=__doc__.split(": ", 1)[1])
-    parser.add_argument("recipe", type=Path, help="a YAML file, see recipes/")
-    parser.add_argument("override", nargs="*", metavar="key=value", help="an option of the recipe, as memory.budget_mb=1000 or device=cuda")
-    parser.add_argument("--json", action="store_true", help='print {"fits": ..., "budget_bytes": ..., "phases": [...]} and nothing else')
-    chosen = parser.parse_intermixed_args(arguments)
+def plan_forecaster(recipe: Recipe, path: Path, overrides: Sequence[str], say: Console, progress: Console) -> dict[str, Any]:
+    """Plan the run of a forecaster and print each part as soon as it is known.
 
-    def command() -> int:
-        report = _plan(chosen.recipe, chosen.override, Console(quiet=chosen.json), Console(sys.stderr, quiet=chosen.json))
-        if chosen.json:
-            print(json.dumps(report, indent=1))
-        return 0 if report["fits"] else 1
+    Args:
+        recipe: what is planned.
+        path: where it was read.
+        overrides: that it was read with; advice is tried with others.
+        say: where the plan goes.
+        progress: where it says what takes its time.
 
-    return exit_status(command, refused=(TftqError, OSError))
-
-
-def _plan(path: Path, overrides: Sequence[str], say: Console, progress: Console) -> dict[str, Any]:
-    """Plan, tell of each part as soon as it is known, and return it all in plain types; `progress` is told what takes its time."""
+    Returns:
+        The plan in plain types.
+    """
 
     def begin(what: str) -> None:
         progress.print_line(f"{what} …", style="dim")
 
-    recipe = load_document(path, overrides, among=(FORECASTER, AGENT))
-    assert isinstance(recipe, Recipe | AgentRecipe)
     begin(f"reading {recipe.data.path}")
-    if isinstance(recipe, AgentRecipe):
-        return _plan_agent(recipe, say)
     data = load_datasets(recipe.data)
     device = _device_of(recipe)
     counts = len(data.train), len(data.validation)
@@ -316,8 +302,9 @@ def _plan(path: Path, overrides: Sequence[str], say: Console, progress: Console)
     }
 
 
-def _plan_agent(recipe: AgentRecipe, say: Console) -> dict[str, Any]:
-    """As `_plan`, of an agent."""
+def plan_agent(recipe: AgentRecipe, say: Console, progress: Console) -> dict[str, Any]:
+    """As `plan_forecaster`, for an agent."""
+    progress.print_line(f"reading {recipe.data.path} …", style="dim")
     data, device = load_datasets(recipe.data), _device_of(recipe)
     phases = agent_phases(recipe, data, device)
     say.print_table(table_of(phases, allowance_of(device)))
@@ -346,7 +333,3 @@ def _tell_whether_it_fits(phases: Sequence[Phase], memory: MemoryRecipe, device:
     budget = f"memory.budget_mb {memory.budget_mb} on {device.type}"
     say.print_line(f"does not fit {budget}: {', '.join(over)}" if over else f"fits {budget}")
     return over
-
-
-if __name__ == "__main__":
-    sys.exit(main())

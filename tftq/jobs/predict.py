@@ -1,6 +1,5 @@
 """Forecasts of bars or a table as they lie in a file, by an exported model in ONNX Runtime: `tftq predict MODEL DATA`."""
 
-import argparse
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import pyarrow.parquet as pq
 import torch
 from rich.table import Table
 
-from tftq.console import Console, exit_status
+from tftq.console import Console
 from tftq.data.files import iso
 from tftq.data.history import History, Outcome, read_history
 from tftq.errors import PredictError
@@ -21,14 +20,12 @@ from tftq.evaluate.metrics import ForecastMetrics
 from tftq.io import written_whole
 from tftq.recipe.load import data_recipe
 from tftq.recipe.schema import Format
-from tftq.serve.find import PREFERRED, model_file
+from tftq.serve.find import BATCH_SIZE, CHANGEABLE, model_file
 from tftq.serve.session import feeds, open_session
 from tftq.spec.metadata import METADATA_KEY
 from tftq.spec.quantiles import quantile_name
 
-BATCH_SIZE = 32  # windows to one run of the model
 ROW_GROUP = 2048  # rows of forecasts that are held before they are written
-CHANGEABLE = ("symbol", "time_zone", "duplicates", "missing")  # what may differ between the data of training and the data at hand
 
 
 class ServedModel:
@@ -255,42 +252,7 @@ def _as_table(forecasts: Forecasts, schema: pa.Schema) -> pa.Table:
     return pa.table([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema)
 
 
-def main(arguments: Sequence[str], *, program: str) -> int:
-    """The command line; returns the exit status: 0, 1 where model or data cannot be used, 2 where the command line is wrong."""
-    parser = argparse.ArgumentParser(prog=program, description=__doc__.split(":")[0])
-    parser.add_argument("model", type=Path, help="an exported .onnx file, or the folder of a run")
-    parser.add_argument("data", type=Path, help="a parquet or CSV file of bars or of a table, as the model was trained on")
-    parser.add_argument("override", nargs="*", metavar="key=value", help=f"what differs from training: data.{', data.'.join(CHANGEABLE)}")
-    parser.add_argument("--out", type=Path, help="write all forecasts to this parquet file")
-    parser.add_argument("--last", action="store_true", help="forecast the newest window alone, reading what it needs from the file's end")
-    parser.add_argument("--format", choices=PREFERRED, help=f"of a folder's models; the first there is of {', '.join(PREFERRED)}")
-    parser.add_argument("--batch-size", type=int, default=BATCH_SIZE, help="windows to one run of the model")
-    parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
-    chosen = parser.parse_intermixed_args(arguments)
-    if chosen.batch_size < 1:
-        parser.error(f"--batch-size: found {chosen.batch_size}; allowed: 1 and above")
-    if chosen.out is not None and (chosen.out.suffix != ".parquet" or chosen.out.resolve() == chosen.data.resolve()):
-        parser.error(f"--out: found {chosen.out}; allowed: the name of another .parquet file than DATA")
-
-    def command() -> int:
-        prediction = predict(chosen.model, chosen.data, newest=chosen.last, kind=chosen.format, overrides=chosen.override)
-        batches: Iterable[Forecasts] = prediction.batches(chosen.batch_size)
-        if chosen.out is not None:
-            chosen.out.parent.mkdir(parents=True, exist_ok=True)
-            batches = write_forecasts(batches, chosen.out, prediction.model)
-        accuracy = Accuracy(prediction.model)
-        for forecasts in batches:
-            accuracy.add(forecasts)
-        if chosen.json:
-            print(json.dumps(_document(prediction, forecasts, accuracy, chosen.out), indent=1, allow_nan=False))
-        else:
-            _print(Console(), prediction, forecasts, accuracy, chosen.out)
-        return 0
-
-    return exit_status(command)
-
-
-def _document(prediction: Prediction, last: Forecasts, accuracy: Accuracy, out: Path | None) -> dict[str, Any]:
+def document(prediction: Prediction, last: Forecasts, accuracy: Accuracy, out: Path | None) -> dict[str, Any]:
     """What `--json` prints."""
     return {
         "model": str(prediction.model.path),
@@ -320,7 +282,8 @@ def _rows(model: ServedModel, last: Forecasts) -> list[dict[str, float]]:
     return rows
 
 
-def _print(console: Console, prediction: Prediction, last: Forecasts, accuracy: Accuracy, out: Path | None) -> None:
+def show(console: Console, prediction: Prediction, last: Forecasts, accuracy: Accuracy, out: Path | None) -> None:
+    """Print the last forecast, or where all were written, and how good those were whose outcome is known."""
     model = prediction.model
     for note in prediction.notes:
         console.print_line(f"  {note}")

@@ -1,11 +1,6 @@
-"""The main job: from a recipe to trained, quantized, checked ONNX models and a report of what they cost.
+"""The main job: from a recipe to trained, quantized, checked ONNX models and a report of what they cost."""
 
-python -m tftq.run RECIPE [key=value ...] [--resume]
-"""
-
-import argparse
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,9 +8,7 @@ from typing import Any
 
 import torch
 
-from tftq.agents.job import run_agent
-from tftq.agents.recipe import AGENT, AgentRecipe
-from tftq.console import Console, exit_status
+from tftq.console import Console
 from tftq.data.columns import Batch
 from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets, Windows
@@ -37,8 +30,6 @@ from tftq.plan.export import WINDOWS
 from tftq.plan.training import Planner, StagePlan
 from tftq.quant.fake_quantize import learn_ranges
 from tftq.quant.schedule import QatSchedule
-from tftq.recipe.forecaster import FORECASTER
-from tftq.recipe.load import load_document
 from tftq.recipe.schema import INTEGER_FORMATS, Format, Recipe
 from tftq.report.page import write_report
 from tftq.report.text import (
@@ -335,27 +326,3 @@ def _announce(job: Job) -> None:
         if job.planner.validates_on_cpu(recipe, plan) and recipe.validate.device == "auto":
             why = f"{plan.validation_batch} windows together are planned above memory.budget_mb"
             say.print_line(f"  validated on the CPU: {why}; a lower validate.batch_size stays on {job.device}")
-
-
-def main(arguments: Sequence[str] | None = None, *, program: str = "python -m tftq.run") -> int:
-    """The command line; returns the exit status: 0, 1 where the run failed, 2 where the recipe is wrong, 130 on Ctrl-C, 143 on SIGTERM."""
-    parser = argparse.ArgumentParser(prog=program, description=__doc__.split("\n")[0], epilog="Example: recipes/qat_int8.yaml")
-    parser.add_argument("recipe", type=Path, help="a YAML file, see recipes/")
-    parser.add_argument("override", nargs="*", metavar="key=value", help="an option of the recipe, as train.epochs=2 or out=/tmp/run")
-    parser.add_argument("--resume", action="store_true", help="go on in the folder out=... where an interrupted run stopped")
-    chosen = parser.parse_intermixed_args(arguments)
-
-    def command() -> int:
-        recipe = load_document(chosen.recipe, chosen.override, among=(FORECASTER, AGENT))
-        if isinstance(recipe, AgentRecipe):
-            run_agent(recipe, resume=chosen.resume)
-        else:
-            assert isinstance(recipe, Recipe)
-            run(recipe, resume=chosen.resume)
-        return 0
-
-    return exit_status(command, advice=": go on with --resume and out= the run's folder, or run anew")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
