@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from tests.agents.small import waves
-from tftq.agents import export
 from tftq.agents.export import ExportedPolicy, export_policy, near_best, quantized
 from tftq.agents.policy import Policy, layer_sizes, scores_of
 from tftq.agents.recipe import AgentFormat, AgentQuantRecipe
 from tftq.agents.rewards import Rewards, choices, crossed, earned
 from tftq.errors import GateError
+from tftq.export import prove as prover
 from tftq.export.graph import read_metadata
 from tftq.export.publish import publish
 from tftq.io import sha256
@@ -39,7 +39,7 @@ def policy(*hidden: int) -> Policy:
 def _measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process of its own for each file would take longer than everything else here."""
     cost = {"rss_bytes": 1_000_000, "load_ms": 1.0, "latency_ms": 0.5, "process_bytes": 2_000_000}
-    monkeypatch.setattr(export, "measured", lambda path, *, threads: Measured(cost, {"CPUExecutionProvider": {"Gemm": 3}}))
+    monkeypatch.setattr(prover, "measured", lambda path, *, threads: Measured(cost, {"CPUExecutionProvider": {"Gemm": 3}}))
 
 
 def exported(folder: Path, trained: Policy, kind: AgentFormat, recipe: AgentQuantRecipe = PTQ) -> ExportedPolicy:

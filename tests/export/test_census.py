@@ -10,6 +10,7 @@ import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from tests.export.made import Make
+from tests.export.stub import write_stub
 from tests.quant.small import small_table
 from tftq.export import census as census_module
 from tftq.export.census import Census, Product, StoredWeight, integer_shares, kept_weights, stored_weights, take_census
@@ -50,7 +51,7 @@ def count(folder: Path, nodes: Sequence[NodeProto]) -> Census:
     )
     path = folder / "product.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
-    return take_census(path, folder / "optimised.onnx")
+    return take_census(path)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def test_shares_count_weights_and_products_of_activations_do_not_count(tmp_path:
 @pytest.mark.parametrize("name", ["small int8", "folded int8", "paper int8", "large int8", "large int8, lstm fp32"])
 def test_no_float_weight_is_multiplied_in_an_int8_export(make: Make, name: str, tmp_path: Path) -> None:
     made = make(name)
-    census = take_census(made.path, tmp_path / "optimised.onnx")
+    census = take_census(made.path)
     products = sum(node.op_type in ("Gemm", "MatMul") for node in made.nodes)
     of_activations = 2  # query · key, weights · value
     assert census.float_weight_products == 0
@@ -143,7 +144,7 @@ def test_the_lstms_integers_are_floats_from_loading_on(make: Make, tmp_path: Pat
     """Not at every run, as behind a dequantizer: the runtime has arranged them for the product."""
     made = make("small int8")
     assert {weight.type for weight in stored_weights(made.path) if weight.lstm} == {"INT8"}
-    take_census(made.path, tmp_path / "optimised.onnx")
+    open_session(made.path, optimised=tmp_path / "optimised.onnx")
     graph = onnx.load(tmp_path / "optimised.onnx").graph
     constants = {tensor.name: tensor.data_type for tensor in graph.initializer}
     weights = [constants[name] for part in graph.node if part.op_type == "LSTM" for name in part.input[1:3]]
@@ -152,7 +153,7 @@ def test_the_lstms_integers_are_floats_from_loading_on(make: Make, tmp_path: Pat
 
 def test_an_lstm_of_integers_leaves_no_product_of_a_float_weight(make: Make, tmp_path: Path) -> None:
     made = make("small int8, lstm dynamic")
-    census = take_census(made.path, tmp_path / "optimised.onnx")
+    census = take_census(made.path)
     assert census.integer_products["DynamicQuantizeLSTM"] == 4 and "LSTM" not in census.operators  # two layers, twice
     assert {product.type for product in census.products if product.weight} == {"INT8"}
     assert census.int8_weight_share == census.integer_share_outside_lstm == 1.0
@@ -163,7 +164,7 @@ def test_kept_layers_are_named_and_everything_else_is_integer(make: Make, tmp_pa
     """A weight of each kind of layer keeps its name, however the runtime fuses its product."""
     made = make("small int8, some kept")
     kept = made.model.kept_float
-    census = take_census(made.path, tmp_path / "optimised.onnx", kept=kept)
+    census = take_census(made.path, kept=kept)
     sizes = {"encoder": 2 * 64 * 16, "history_selection.curves": 53 * 16, "attention.query": 256, "attention.value": 64}
     assert census.kept_float | sizes == census.kept_float and list(census.kept_float) == list(kept)
     floats = [product for product in census.products if product.kept]
@@ -190,6 +191,18 @@ def test_shares_by_hand() -> None:
 
 
 def test_an_fp32_export_is_all_float(make: Make, tmp_path: Path) -> None:
-    census = take_census(make("small fp32").path, tmp_path / "optimised.onnx")
+    census = take_census(make("small fp32").path)
     assert census.float_weight_products >= 25 and census.integer_products == {}
     assert (census.int8_weight_share, census.integer_share_outside_lstm) == (0.0, 0.0)
+
+
+def test_a_graph_that_cannot_be_counted_leaves_nothing_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_stub(tmp_path / "stub.onnx")
+
+    def fail(_: Path) -> list[StoredWeight]:
+        raise OSError("no memory left")
+
+    monkeypatch.setattr(census_module.onnx, "load", fail)
+    with pytest.raises(OSError, match="no memory left"):
+        take_census(path)
+    assert list(tmp_path.iterdir()) == [path]

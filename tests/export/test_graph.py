@@ -20,7 +20,8 @@ from tests.quant.small import calibrated, part, small_batch, small_table
 from tftq.data.columns import Batch
 from tftq.errors import QuantizationError
 from tftq.export import tracing
-from tftq.export.gate import EXACT, HALF, STEP, run
+from tftq.export.forecaster import run_file
+from tftq.export.gate import EXACT, HALF, STEP
 from tftq.export.graph import build_graph, read_metadata
 from tftq.io import installed
 from tftq.model.size import parameter_count
@@ -58,7 +59,7 @@ def distance(one: np.ndarray, other: np.ndarray) -> float:
 def test_fp32_equals_torch_at_any_batch(make: Make, name: str, batch: int) -> None:
     made = make(name)
     windows = small_batch(made.model.inputs, batch)
-    assert distance(run(made.path, windows), forecast(made, windows)) <= 1e-5
+    assert distance(run_file(made.path, windows), forecast(made, windows)) <= 1e-5
 
 
 @pytest.mark.parametrize("batch", [1, 2, 7])
@@ -114,14 +115,14 @@ def test_int8_really_rounds(make: Make) -> None:
     made, plain = make("small int8"), make("small fp32")
     windows = small_batch(made.model.inputs, 7)
     with pytest.raises(AssertionError):
-        assert_equal_but_for_ties(run(made.path, windows), run(plain.path, windows))
+        assert_equal_but_for_ties(run_file(made.path, windows), run_file(plain.path, windows))
 
 
 @pytest.mark.parametrize("batch", [1, 2, 7])
 def test_fp16_is_near_torch_and_stores_no_fp32_matrix(make: Make, batch: int) -> None:
     made = make("small fp16")
     windows = small_batch(made.model.inputs, batch)
-    assert 1e-6 < distance(run(made.path, windows), forecast(made, windows)) <= HALF
+    assert 1e-6 < distance(run_file(made.path, windows), forecast(made, windows)) <= HALF
     matrices = {tensor.name: tensor.data_type for tensor in made.graph.initializer if math.prod(tensor.dims) >= 64 and len(tensor.dims) > 1}
     halves = [name for name, kind in matrices.items() if kind == TensorProto.FLOAT16]
     assert len(halves) > 20
@@ -131,7 +132,7 @@ def test_fp16_is_near_torch_and_stores_no_fp32_matrix(make: Make, batch: int) ->
 @pytest.mark.parametrize("name", ["small fp32", "small int8"])
 def test_an_untrained_models_quantiles_are_ordered(make: Make, name: str) -> None:
     made = make(name)
-    result = run(made.path, small_batch(made.model.inputs, 200))
+    result = run_file(made.path, small_batch(made.model.inputs, 200))
     assert result.shape == (200, 4, 3)
     assert (np.diff(result, axis=-1) >= 0).all() and (np.diff(result, axis=-1) > 0).any()
 
@@ -139,8 +140,8 @@ def test_an_untrained_models_quantiles_are_ordered(make: Make, name: str) -> Non
 def test_batch_mates_do_not_matter(make: Make) -> None:
     made = make("small int8")
     windows = small_batch(made.model.inputs, 7)
-    alone = [run(made.path, part(windows, slice(i, i + 1))) for i in range(7)]
-    np.testing.assert_allclose(np.concatenate(alone), run(made.path, windows), rtol=1e-6)
+    alone = [run_file(made.path, part(windows, slice(i, i + 1))) for i in range(7)]
+    np.testing.assert_allclose(np.concatenate(alone), run_file(made.path, windows), rtol=1e-6)
 
 
 def test_exporting_twice_gives_the_same_bytes(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +300,7 @@ def test_layers_of_equal_weights_are_layers_of_their_own(weights: WeightStorage,
     path.write_bytes(build_graph(model, METADATA))
     windows = small_batch(model.inputs, 7)
     with torch.no_grad():
-        assert_equal_but_for_ties(run(path, windows), model(*windows.inputs).numpy())
+        assert_equal_but_for_ties(run_file(path, windows), model(*windows.inputs).numpy())
 
 
 def test_an_uncalibrated_model_is_not_exported() -> None:

@@ -14,7 +14,8 @@ from onnx import TensorProto, numpy_helper
 from tests.export.made import Make, nodes_of
 from tests.model.small import column_scaling, small_inputs
 from tests.quant.small import calibrated, small_batch, small_table
-from tftq.export.gate import HALF, run
+from tftq.export.forecaster import run_file
+from tftq.export.gate import HALF
 from tftq.export.half import asinh
 from tftq.model.scaling import InputScaling
 from tftq.serve.session import SEVERITY_ERROR
@@ -68,7 +69,7 @@ def test_fp16_int8_is_near_the_model_whose_weights_are_rounded(make: Make, name:
     windows = small_batch(made.model.inputs, batch)
     with torch.no_grad():
         expected = made.model(*windows.inputs).numpy()
-    assert 1e-6 < distance(run(made.path, windows, optimise=optimise), expected) <= HALF / 10
+    assert 1e-6 < distance(run_file(made.path, windows, optimise=optimise), expected) <= HALF / 10
 
 
 def test_the_weights_are_rounded_and_the_activations_are_not(make: Make) -> None:
@@ -77,7 +78,7 @@ def test_the_weights_are_rounded_and_the_activations_are_not(make: Make) -> None
     windows = small_batch(table.inputs, 32)
     with torch.no_grad():
         rounded, floating, integer = (model(*windows.inputs).numpy() for model in (made.model, table.eval(), calibrated(table, "int8")))
-    found = run(made.path, windows)
+    found = run_file(made.path, windows)
     assert 3 * distance(found, rounded) < min(distance(found, floating), distance(found, integer))
 
 

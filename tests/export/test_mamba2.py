@@ -11,8 +11,8 @@ from tests.export.made import METADATA, Made
 from tests.export.test_half import ON_CUDA
 from tests.model.small import small_mamba2
 from tests.quant.small import calibrated, part, small_batch
-from tftq.export import gate
-from tftq.export.gate import prove, run
+from tftq.export import prove as prover
+from tftq.export.forecaster import prove_forecaster, run_file
 from tftq.export.graph import build_graph, read_metadata
 from tftq.model.mamba2 import Mamba2
 from tftq.quant.sensitivity import measure_sensitivity
@@ -49,10 +49,10 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_kind_of_file_passes_the_gate(make: Callable[[str], Made], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "measured", lambda path, threads: Measured({"rss_bytes": 1.0}, {}))  # which starts a process
+    monkeypatch.setattr(prover, "measured", lambda path, threads: Measured({"rss_bytes": 1.0}, {}))  # which starts a process
     made = make(name)
     kept = made.model.kept_float
-    proof = prove(made.path, made.model, small_batch(made.model.inputs, 32), made.kind, threads=1, kept=kept)
+    proof = prove_forecaster(made.path, made.model, small_batch(made.model.inputs, 32), made.kind, kept=kept)
     assert read_metadata(made.path)["kind"] == "mamba2"
     if made.kind == "int4_ptq":
         assert kept == ("future_embedding.linear", "heads.linear")
@@ -63,8 +63,8 @@ def test_every_kind_of_file_passes_the_gate(make: Callable[[str], Made], name: s
 def test_a_window_answers_the_same_in_any_company(make: Callable[[str], Made]) -> None:
     made = make("fp32, several chunks")
     batch = small_batch(made.model.inputs, 32)
-    together = run(made.path, batch)
-    alone = [run(made.path, part(batch, slice(i, i + 1))) for i in (0, 7, 31)]
+    together = run_file(made.path, batch)
+    alone = [run_file(made.path, part(batch, slice(i, i + 1))) for i in (0, 7, 31)]
     np.testing.assert_allclose(np.concatenate(alone), together[[0, 7, 31]], atol=1e-5 * float(np.ptp(together)))
 
 

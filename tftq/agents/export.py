@@ -14,18 +14,16 @@ from tftq.agents.recipe import AgentFormat, AgentQuantRecipe
 from tftq.agents.rewards import POSITIONS, Earnings, Rewards, Scores, choices, crossed, followed, scored
 from tftq.data.columns import Inputs
 from tftq.data.windows import Windows
-from tftq.export.census import take_census
 from tftq.export.deploy import deploy
-from tftq.export.gate import BATCH_INVARIANCE, CHECKED_BATCHES, EXACT, STEP, Check, Proof, at_least, distances, equals, integrity, require
+from tftq.export.gate import EXACT, Check, at_least, finiteness
 from tftq.export.graph import EXAMPLE_BATCH, trace
-from tftq.export.publish import MEASURED_THREADS, Proven, to_be_proven
+from tftq.export.prove import Proof, Subject, prove, run_in_batches
+from tftq.export.publish import Proven, to_be_proven
 from tftq.plan.export import WINDOWS
 from tftq.quant.calibration import calibrate
 from tftq.quant.equalize import equalize
 from tftq.quant.layers import FakeQuantizedLinear
 from tftq.quant.prepare import swap_modules
-from tftq.quant.weights import with_rounded_weights
-from tftq.serve.measure import measured
 from tftq.serve.session import feeds, open_session
 
 AGREEMENT = 0.99  # of the positions that a file chooses, those that the trained policy would choose too, or nearly
@@ -72,19 +70,19 @@ def quantized(policy: Policy, recipe: AgentQuantRecipe, train: Windows) -> Polic
 def export_policy(
     policy: Policy,
     trained: Policy,
-    kind: AgentFormat,
+    format: AgentFormat,
     folder: Path,
     validation: Windows,
     rewards: Rewards,
     *,
     metadata: Mapping[str, object],
 ) -> ExportedPolicy:
-    """Write `<folder>/<kind>.onnx` and what was proven of it, or nothing.
+    """Write `<folder>/<format>.onnx` and what was proven of it, or nothing.
 
     Args:
         policy: on the CPU; calibrated for the format with integer weights.
         trained: as it was trained.
-        kind: the format.
+        format: the format.
         folder: where to; made where missing.
         validation: the windows to prove and to measure it with.
         rewards: of the same windows.
@@ -93,14 +91,14 @@ def export_policy(
     Raises:
         GateError: the file is not what it should be; no file with its name is left.
     """
-    path, proven = folder / f"{kind}.onnx", folder / f"{kind}.export.json"
-    with to_be_proven(path, proof=proven) as (part,):
-        part.write_bytes(build_graph(policy, {**metadata, "format": kind}))
+    path, proof = folder / f"{format}.onnx", folder / f"{format}.export.json"
+    with to_be_proven(path, proof=proof) as unproven:
+        (part,) = unproven.parts
+        part.write_bytes(build_graph(policy, {**metadata, "format": format}))
         chosen, wanted = choices(_scores_of_file(part), validation), scored(scores_of(trained), validation)
-        proof = _prove(part, policy, validation, kind, near_best(chosen, wanted))
-    proof.write(proven, [path])
+        unproven.proof = _prove(part, policy, validation, format, near_best(chosen, wanted))
     agreement = float((chosen == wanted.argmax(2)).double().mean())
-    return ExportedPolicy(path, proof, agreement, rewards.earnings(followed(chosen, rewards)))
+    return ExportedPolicy(path, unproven.proof, agreement, rewards.earnings(followed(chosen, rewards)))
 
 
 def build_graph(policy: Policy, metadata: Mapping[str, object]) -> bytes:
@@ -152,34 +150,26 @@ def near_best(chosen: Tensor, scores: Tensor) -> float:
     return float((short <= NEAR * (scores.max() - scores.min())).double().mean())
 
 
-def _prove(path: Path, policy: Policy, validation: Windows, kind: AgentFormat, agreement: float) -> Proof:
-    """Hold an exported policy against the torch policy it came from.
-
-    Raises:
-        GateError: a property does not hold; the whole table is in the message.
-    """
+def _prove(path: Path, policy: Policy, validation: Windows, format: AgentFormat, agreement: float) -> Proof:
+    """Prove an exported policy, see `prove`: its scores, and the positions that it chooses."""
     (seen,) = _observations(validation, WINDOWS)
-    expected = scores_of(policy)(*seen).numpy()  # [batch, 3]
-    spread = float(expected.max() - expected.min()) or 1.0
-    file = _scores_of_file(path)
-    as_written, optimised = _scores_of_file(path, optimise=False)(*seen).numpy(), file(*seen).numpy()
-    order = torch.arange(sum(CHECKED_BATCHES)) % len(seen.history)
-    parts = torch.cat([file(*seen.some(indices)) for indices in order.split(list(CHECKED_BATCHES))]).numpy()
-    census = take_census(path, path.with_suffix(".optimised"))
-    path.with_suffix(".optimised").unlink()
 
-    ties = None
-    if kind == "int8_ptq":  # a tie moves a score no further than the rounding of everything
-        floating = scores_of(with_rounded_weights(policy))(*seen).numpy()
-        ties = max(STEP, float(np.abs(floating - expected).max()) / spread)
-    checks: list[Check] = [
-        *distances("from torch, as written", as_written, expected, spread, EXACT, ties=ties),
-        *distances("from torch, as optimised", optimised, expected, spread, EXACT, ties=ties),
-        *distances("of batches of 1, 2 and 7 from all at once", parts, optimised[order], spread, BATCH_INVARIANCE, ties=ties),
-        equals("values that are not finite", float((~np.isfinite(optimised)).sum()), 0),
-        at_least("positions chosen that score best by the trained policy, or nearly", agreement, AGREEMENT),
-        *(integrity(census, policy) if kind == "int8_ptq" else []),
-    ]
-    require(f"{path.name} ({kind})", checks)
-    here = measured(path, threads=MEASURED_THREADS)
-    return Proof(checks, float(np.abs(optimised - expected).max()), census, here.cost, here.nodes)
+    def run(indices: Tensor | None = None, *, optimise: bool = True) -> np.ndarray:
+        return _scores_of_file(path, optimise=optimise)(*(seen if indices is None else seen.some(indices))).numpy()
+
+    def inspect(scores: np.ndarray) -> list[Check]:
+        return [
+            finiteness(scores),
+            at_least("positions chosen that score best by the trained policy, or nearly", agreement, AGREEMENT),
+        ]
+
+    subject = Subject(
+        title=f"{path.name} ({format})",
+        files=(path,),
+        format=format,
+        model=policy,
+        compute=lambda policy: scores_of(policy)(*seen).numpy(),  # [batch, 3]
+        run=lambda expected: run_in_batches(run, expected, EXACT),
+        inspect=inspect,
+    )
+    return prove(subject)

@@ -92,19 +92,18 @@ class Census:
     integer_share_outside_lstm: float
 
 
-def take_census(path: Path, optimised: Path, *, kept: Collection[str] = ()) -> Census:
+def take_census(*paths: Path, kept: Collection[str] = ()) -> Census:
     """Count a model's products as ONNX Runtime's CPU provider runs them, and its weights as they are stored.
 
     Args:
-        path: the model.
-        optimised: where to write the optimised graph.
+        paths: the model, or the halves of a streaming pair, which are counted together; the optimised graph is written beside each for as
+            long as it is read.
         kept: the layers that were to stay in floating point.
     """
-    open_session(path, optimised=optimised)
-    parts = list(every_graph(onnx.load(optimised).graph))
-    operators = Counter(node.op_type for part in parts for node in part.node)
-    products = list(_products(parts, kept))
-    weights = stored_weights(path)
+    graphs = [_optimised_graphs(path) for path in paths]
+    operators = Counter(node.op_type for parts in graphs for part in parts for node in part.node)
+    products = [product for parts in graphs for product in _products(parts, kept)]
+    weights = [weight for path in paths for weight in stored_weights(path)]
     return Census(
         operators=dict(sorted(operators.items())),
         products=products,
@@ -116,6 +115,16 @@ def take_census(path: Path, optimised: Path, *, kept: Collection[str] = ()) -> C
         kept_float=kept_weights(weights, kept),
         **integer_shares(weights, kept),
     )
+
+
+def _optimised_graphs(path: Path) -> list[onnx.GraphProto]:
+    """The graph that the runtime computes, and the bodies of its loops."""
+    optimised = path.with_suffix(".optimised")
+    try:
+        open_session(path, optimised=optimised)
+        return list(every_graph(onnx.load(optimised).graph))
+    finally:
+        optimised.unlink(missing_ok=True)
 
 
 def _products(parts: list[onnx.GraphProto], kept: Collection[str]) -> Iterator[Product]:

@@ -1,7 +1,6 @@
 """The streaming pair from the model to two files with names: built, replayed bar by bar beside the one-piece model, then renamed."""
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,13 +11,13 @@ from tftq.data.columns import Batch
 from tftq.data.windows import Windows
 from tftq.evaluate.exported import evaluate_forecasts
 from tftq.evaluate.windows import metrics_for
-from tftq.export.census import Census, float_lstm_weights, integer_shares, kept_weights, stored_weights, take_census
-from tftq.export.gate import BATCH_INVARIANCE, Proof, distances, forecasts, integrity, moved_by_ties, require, soundness
+from tftq.export.forecaster import Exported, forecasts_of
+from tftq.export.gate import BATCH_INVARIANCE, soundness
 from tftq.export.pair_graph import build_pair
-from tftq.export.publish import MEASURED_THREADS, Exported, to_be_proven
+from tftq.export.prove import Comparison, Outcome, Proof, Subject, prove
+from tftq.export.publish import to_be_proven
 from tftq.model.tft import TemporalFusionTransformer
-from tftq.recipe.schema import Format, is_integer
-from tftq.serve.measure import measured_pair
+from tftq.recipe.schema import Format
 from tftq.serve.proof import PAIR_PROOF
 from tftq.serve.session import feeds, open_session
 from tftq.serve.stream import FORECAST_FILE, STEP_FILE, Stream
@@ -51,7 +50,7 @@ class ExportedPair(Exported):
 
 def export_pair(
     model: TemporalFusionTransformer,
-    weights: Format,
+    format: Format,
     one_piece: Path,
     validation: Windows,
     test: Windows | None,
@@ -63,7 +62,7 @@ def export_pair(
 
     Args:
         model: what the one-piece model was built from.
-        weights: the one-piece model's format.
+        format: the one-piece model's format.
         one_piece: its file.
         validation: the windows to prove and to measure the pair with.
         test: further windows to measure it with, where there are any.
@@ -73,19 +72,18 @@ def export_pair(
     Raises:
         GateError: the pair does not forecast what the one-piece model does; no file with its name is left.
     """
-    step, forecast, proven = (one_piece.with_name(name) for name in (STEP_FILE, FORECAST_FILE, PAIR_PROOF))
-    with to_be_proven(step, forecast, proof=proven) as parts:
-        pair = build_pair(model, weights, {**metadata, "target": validation.target_unit})
-        for part, path in zip(parts, (step, forecast), strict=True):
+    step, forecast, proof = (one_piece.with_name(name) for name in (STEP_FILE, FORECAST_FILE, PAIR_PROOF))
+    with to_be_proven(step, forecast, proof=proof) as unproven:
+        pair = build_pair(model, format, {**metadata, "target": validation.target_unit})
+        for part, path in zip(unproven.parts, (step, forecast), strict=True):
             part.write_bytes(pair[path.name])
         batch = _stretches(validation)
-        stream = Stream(parts, None if batch.static is None else batch.static[0])
-        proof = _prove(parts, stream, model, weights, one_piece, batch)
+        stream = Stream(unproven.parts, None if batch.static is None else batch.static[0])
+        unproven.proof = _prove(unproven.parts, stream, model, format, one_piece, batch)
         replay = forecaster(stream)
         quality = evaluate_forecasts("stream", replay, validation, metrics_for(model), batch_size=batch_size)
         tested = None if test is None else evaluate_forecasts("stream", replay, test, metrics_for(model), batch_size=batch_size)
-    proof.write(proven, [step, forecast])
-    return ExportedPair(step, proof, quality, tested, forecast)
+    return ExportedPair(step, unproven.proof, quality, tested, forecast)
 
 
 def forecaster(stream: Stream) -> Callable[[Batch], np.ndarray]:
@@ -128,26 +126,28 @@ def _continues(window: Batch, before: Batch) -> bool:
 
 
 def _prove(
-    pair: tuple[Path, ...], stream: Stream, model: TemporalFusionTransformer, weights: Format, one_piece: Path, batch: Batch
+    pair: tuple[Path, ...], stream: Stream, model: TemporalFusionTransformer, format: Format, one_piece: Path, batch: Batch
 ) -> Proof:
-    """Hold a replay against the one-piece model, window by window, and count both halves, and measure them side by side."""
-    replayed = forecaster(stream)(batch)
-    session = open_session(one_piece)
-    alone = (tuple(part[None] for part in window.inputs) for window in _one_by_one(batch))
-    expected = np.concatenate([session.run(["forecast"], feeds(session, window))[0] for window in alone])
-    in_torch = forecasts(model, batch)
-    spread = float(expected.max() - expected.min()) or 1.0
-    integer = is_integer(weights)
-    ties = moved_by_ties(model, in_torch, batch, spread) if integer else None
-    census = _census_of(pair, model.kept_float)
-    checks = [
-        *distances("from the one-piece model, bar by bar", replayed, expected, spread, BATCH_INVARIANCE, ties=ties),
-        *soundness(replayed),
-        *(integrity(census, model, model.kept_float) if integer else []),
-    ]
-    require(f"the streaming pair of {weights}", checks)
-    found = measured_pair(*pair, threads=MEASURED_THREADS)
-    return Proof(checks, float(np.abs(replayed - in_torch).max()), census, found.cost, found.nodes)
+    """Prove a pair, see `prove`: a replay must forecast what the one-piece model does, window by window."""
+
+    def replay(_: np.ndarray) -> Outcome:
+        replayed = forecaster(stream)(batch)
+        session = open_session(one_piece)
+        alone = (tuple(part[None] for part in window.inputs) for window in _one_by_one(batch))
+        expected = np.concatenate([session.run(["forecast"], feeds(session, window))[0] for window in alone])
+        return Outcome(replayed, [Comparison("from the one-piece model, bar by bar", replayed, expected, BATCH_INVARIANCE)])
+
+    subject = Subject(
+        title=f"the streaming pair of {format}",
+        files=pair,
+        format=format,
+        model=model,
+        compute=lambda model: forecasts_of(model, batch),
+        run=replay,
+        inspect=soundness,
+        kept=model.kept_float,
+    )
+    return prove(subject)
 
 
 def _stretches(windows: Windows) -> Batch:
@@ -155,22 +155,3 @@ def _stretches(windows: Windows) -> Batch:
     length = min(REPLAYED, len(windows))
     starts = torch.linspace(0, len(windows) - length, STRETCHES).round().long()
     return windows.batch((starts[:, None] + torch.arange(length)).unique())  # those that overlap, once
-
-
-def _census_of(pair: tuple[Path, ...], kept: Collection[str]) -> Census:
-    """Both halves counted together."""
-    found = []
-    for path in pair:
-        optimised = path.with_suffix(".optimised")
-        found.append(take_census(path, optimised, kept=kept))
-        optimised.unlink()
-    weights = [weight for path in pair for weight in stored_weights(path)]
-    return Census(
-        operators=dict(sorted(sum((Counter(half.operators) for half in found), Counter[str]()).items())),
-        products=[product for half in found for product in half.products],
-        integer_products=dict(sum((Counter(half.integer_products) for half in found), Counter[str]())),
-        float_weight_products=sum(half.float_weight_products for half in found),
-        float_lstm_weights=float_lstm_weights(weights, kept),
-        kept_float=kept_weights(weights, kept),
-        **integer_shares(weights, kept),
-    )

@@ -1,4 +1,4 @@
-"""One export from the model to a file with a name: built, proven, measured, and only then renamed."""
+"""Files with their names: models that are proven get theirs, and are published to the folder that ensembles load from."""
 
 import shutil
 from collections.abc import Iterator, Mapping
@@ -7,24 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from tftq.agents.recipe import AgentRecipe
-from tftq.data.columns import Batch
 from tftq.data.windows import Windows
-from tftq.evaluate.exported import evaluate
-from tftq.evaluate.metrics import Validation, validation_summary
-from tftq.evaluate.windows import metrics_for
-from tftq.export.gate import Proof, prove
-from tftq.export.graph import build_graph
+from tftq.export.prove import Proof
 from tftq.io import written_whole
-from tftq.model.forecaster import Forecaster
-from tftq.plan.export import WINDOWS
-from tftq.quant.weights import with_rounded_weights
 from tftq.recipe.load import recipe_hash
-from tftq.recipe.schema import Format, Recipe, is_half
+from tftq.recipe.schema import Recipe
 
-MEASURED_THREADS = 2
 PUBLISHED = Path("exports")  # under the working directory, a folder for each recipe
 _OF_TRAINING = {"path", "cache", "validation", "test"}  # options of `data` that a file in use has no use for
 
@@ -75,77 +64,37 @@ class Proven:
         }
 
 
-@dataclass(frozen=True)
-class Exported(Proven):
-    """A forecaster that passed the gate.
+@dataclass
+class Unproven:
+    """Models under temporary names.
 
     Attributes:
-        path, proof: see `Proven`.
-        quality: of its forecasts of the validation windows.
-        test: of its forecasts of the test windows, where the recipe keeps some.
+        parts: where to write them, in the order of their names.
+        proof: to be set once they are proven.
     """
 
-    quality: Validation
-    test: Validation | None
-
-    @property
-    def found(self) -> dict[str, object]:
-        """How good its forecasts are."""
-        return {**validation_summary(self.quality), **({} if self.test is None else {"test": validation_summary(self.test)})}
+    parts: tuple[Path, ...]
+    proof: Proof | None = None
 
 
 @contextmanager
-def to_be_proven(*models: Path, proof: Path) -> Iterator[tuple[Path, ...]]:
-    """Temporary names to write models to and to prove them, which take their places at the end; none has its name if anything failed.
+def to_be_proven(*models: Path, proof: Path) -> Iterator[Unproven]:
+    """Give models temporary names to be written to and proven under; at the end they take their own, and their proof is written.
 
-    Neither has one of an export before, as of a run that is resumed: what fails now must not look as if it had passed.
+    If anything fails no file has its name, and nor has one of an earlier export: what fails now must not look as if it had passed.
 
     Args:
         models: the files.
-        proof: what was proven of the ones before.
+        proof: the file of their proof.
     """
     for path in (*models, proof):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
     with ExitStack() as naming:
-        yield tuple(naming.enter_context(written_whole(path)) for path in models)
-
-
-def export_model(
-    model: Forecaster,
-    kind: Format,
-    folder: Path,
-    validation: Windows,
-    test: Windows | None,
-    *,
-    batch_size: int,
-    metadata: Mapping[str, object],
-    gpu: str | None = None,
-) -> Exported:
-    """Write `<folder>/<kind>.onnx` and what was proven of it, or nothing.
-
-    Args:
-        model: a TFT in the table form; prepared and calibrated for the formats with integer weights.
-        kind: the format.
-        folder: where to; made where missing.
-        validation: the windows to prove and to measure it with.
-        test: further windows to measure it with, where there are any.
-        batch_size: windows a run.
-        metadata: what to note in the file.
-        gpu: the UUID of the GPU at hand, to measure there too what is for one.
-
-    Raises:
-        GateError: the model is not what it should be; no file with its name is left.
-    """
-    path, proven = folder / f"{kind}.onnx", folder / f"{kind}.export.json"
-    with to_be_proven(path, proof=proven) as (part,):
-        part.write_bytes(build_graph(model, {**metadata, "format": kind, "target": validation.target_unit}, half=is_half(kind)))
-        computes = with_rounded_weights(model) if kind == "fp16_int8" else model
-        proof = prove(part, computes, _some(validation), kind, threads=MEASURED_THREADS, kept=model.kept_float, gpu=gpu)
-        quality = evaluate(part, validation, metrics_for(model), batch_size=batch_size)
-        tested = None if test is None else evaluate(part, test, metrics_for(model), batch_size=batch_size)
-    proof.write(proven, [path])
-    return Exported(path, proof, quality, tested)
+        unproven = Unproven(tuple(naming.enter_context(written_whole(path)) for path in models))
+        yield unproven
+        assert unproven.proof is not None, "models are named once they are proven"
+    unproven.proof.write(proof, models)
 
 
 def origin(recipe: Recipe | AgentRecipe, windows: Windows) -> dict[str, object]:
@@ -175,8 +124,3 @@ def publish(exported: Mapping[Any, Proven], folder: Path) -> None:
     for path in files:
         with written_whole(folder / path.name) as part:
             shutil.copyfile(path, part)
-
-
-def _some(windows: Windows, count: int = WINDOWS) -> Batch:
-    """Windows spread over a part's whole time."""
-    return windows.batch(torch.linspace(0, len(windows) - 1, min(count, len(windows))).round().long())

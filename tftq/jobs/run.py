@@ -13,8 +13,9 @@ from tftq.data.columns import Batch
 from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets, Windows
 from tftq.evaluate.windows import naive_q_risk
+from tftq.export.forecaster import Exported, export_model
 from tftq.export.pair import ExportedPair, export_pair
-from tftq.export.publish import PUBLISHED, Exported, export_model, origin, publish
+from tftq.export.publish import PUBLISHED, origin, publish
 from tftq.jobs.environment import device_of_torch, environment
 from tftq.jobs.folder import RunFolder, identity
 from tftq.jobs.plan import phases_of, require_fit

@@ -7,7 +7,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from tftq.export.publish import Exported
+from tftq.export.forecaster import Exported
 from tftq.memory.components import MIB
 from tftq.memory.ledger import Ledger
 from tftq.memory.timeline import Timeline

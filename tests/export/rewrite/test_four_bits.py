@@ -12,13 +12,14 @@ from onnx.reference import ReferenceEvaluator
 from tests.export.made import METADATA, Make
 from tests.quant.small import small_batch
 from tftq.export.census import take_census
-from tftq.export.gate import run
+from tftq.export.forecaster import run_file
 from tftq.export.pair import forecaster
 from tftq.export.pair_graph import build_pair
 from tftq.export.rewrite.four_bits import MARKER, write_four_bits
 from tftq.export.rewrite.scan import DOMAIN, every_graph
 from tftq.quant.fake_quantize import CurveQuantizer
 from tftq.quant.layers import FakeQuantizedTable
+from tftq.serve.session import open_session
 from tftq.serve.stream import Stream
 
 
@@ -75,7 +76,7 @@ def test_the_graph_that_runs_is_that_of_eight_bits(make: Make, name: str, tmp_pa
     made = make(name)
     unpacking = [[name for node in part.node for name in node.input if name.endswith(".int4")] for part in every_graph(made.graph)]
     assert len(unpacking) > 1 and all(unpacking)
-    take_census(made.path, tmp_path / "optimised.onnx")
+    open_session(made.path, optimised=tmp_path / "optimised.onnx")
     parts = every_graph(onnx.load(tmp_path / "optimised.onnx").graph)
     constants = {tensor.name: tensor for part in parts for tensor in part.initializer}
     assert not [tensor for tensor in constants.values() if tensor.data_type == TensorProto.INT4]
@@ -91,7 +92,7 @@ def test_the_graph_that_runs_is_that_of_eight_bits(make: Make, name: str, tmp_pa
 
 def test_the_census_names_both_kinds(make: Make, tmp_path: Path) -> None:
     made = make("small int4")
-    census = take_census(made.path, tmp_path / "optimised.onnx")
+    census = take_census(made.path)
     stored = [tensor for tensor in made.graph.initializer if tensor.data_type == TensorProto.INT4]
     four = sum(int(np.prod(tensor.dims)) for tensor in stored)
     assert census.integer_share_outside_lstm == 1.0 and census.float_weight_products == 0
@@ -119,4 +120,4 @@ def test_both_halves_of_a_stream_are_in_four_bits(make: Make, tmp_path: Path) ->
         assert any(tensor.data_type == TensorProto.INT4 for tensor in onnx.load_model_from_string(graph).graph.initializer)
     windows = small_batch(made.model.inputs, 6)
     streamed = forecaster(Stream(tmp_path))(windows)
-    np.testing.assert_allclose(streamed, run(made.path, windows), rtol=0, atol=1e-5 * np.ptp(streamed))
+    np.testing.assert_allclose(streamed, run_file(made.path, windows), rtol=0, atol=1e-5 * np.ptp(streamed))

@@ -1,0 +1,134 @@
+"""One export of a forecaster in one piece: built, proven, measured on the validation windows, and only then named."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tftq.data.columns import Batch
+from tftq.data.windows import Windows
+from tftq.evaluate.exported import evaluate
+from tftq.evaluate.metrics import Validation, validation_summary
+from tftq.evaluate.windows import evaluating, metrics_for
+from tftq.export.gate import EXACT, HALF, soundness
+from tftq.export.graph import build_graph
+from tftq.export.prove import Proof, Subject, prove, run_in_batches
+from tftq.export.publish import Proven, to_be_proven
+from tftq.model.forecaster import Forecaster
+from tftq.plan.export import WINDOWS
+from tftq.quant.weights import with_rounded_weights
+from tftq.recipe.schema import Format, is_half
+from tftq.serve.session import feeds, open_session
+
+
+@dataclass(frozen=True)
+class Exported(Proven):
+    """A forecaster that passed the gate.
+
+    Attributes:
+        path, proof: see `Proven`.
+        quality: of its forecasts of the validation windows.
+        test: of its forecasts of the test windows, where the recipe keeps some.
+    """
+
+    quality: Validation
+    test: Validation | None
+
+    @property
+    def found(self) -> dict[str, object]:
+        """How good its forecasts are."""
+        return {**validation_summary(self.quality), **({} if self.test is None else {"test": validation_summary(self.test)})}
+
+
+def export_model(
+    model: Forecaster,
+    format: Format,
+    folder: Path,
+    validation: Windows,
+    test: Windows | None,
+    *,
+    batch_size: int,
+    metadata: Mapping[str, object],
+    gpu: str | None = None,
+) -> Exported:
+    """Write `<folder>/<format>.onnx` and what was proven of it, or nothing.
+
+    Args:
+        model: a TFT in the table form; prepared and calibrated for the formats with integer weights.
+        format: the format.
+        folder: where to; made where missing.
+        validation: the windows to prove and to measure it with.
+        test: further windows to measure it with, where there are any.
+        batch_size: windows a run.
+        metadata: what to note in the file.
+        gpu: the UUID of the GPU at hand, to measure there too what is for one.
+
+    Raises:
+        GateError: the model is not what it should be; no file with its name is left.
+    """
+    path, proof = folder / f"{format}.onnx", folder / f"{format}.export.json"
+    with to_be_proven(path, proof=proof) as unproven:
+        (part,) = unproven.parts
+        part.write_bytes(build_graph(model, {**metadata, "format": format, "target": validation.target_unit}, half=is_half(format)))
+        computes = with_rounded_weights(model) if format == "fp16_int8" else model
+        unproven.proof = prove_forecaster(part, computes, _spread_out(validation), format, kept=model.kept_float, gpu=gpu)
+        quality = evaluate(part, validation, metrics_for(model), batch_size=batch_size)
+        tested = None if test is None else evaluate(part, test, metrics_for(model), batch_size=batch_size)
+    return Exported(path, unproven.proof, quality, tested)
+
+
+def prove_forecaster(
+    path: Path, model: nn.Module, batch: Batch, format: Format, *, kept: Collection[str] = (), gpu: str | None = None
+) -> Proof:
+    """Prove a forecaster in one piece, see `prove`.
+
+    Args:
+        path: the ONNX file.
+        model: what it was built from, or computes as the file should; in integers in eval mode where the file does.
+        batch: some real windows.
+        format: the format that the file is meant to have.
+        kept: the layers that were to stay in floating point where the others are quantized.
+        gpu: the UUID of the GPU at hand, to measure it there too.
+    """
+
+    def run(indices: Tensor | None = None, *, optimise: bool = True) -> np.ndarray:
+        return run_file(path, batch if indices is None else _select(batch, indices), optimise=optimise)
+
+    tolerance = HALF if is_half(format) else EXACT
+    subject = Subject(
+        title=f"{path.name} ({format})",
+        files=(path,),
+        format=format,
+        model=model,
+        compute=lambda model: forecasts_of(model, batch),
+        run=lambda expected: run_in_batches(run, expected, tolerance),
+        inspect=soundness,
+        kept=kept,
+    )
+    return prove(subject, gpu=gpu)
+
+
+def forecasts_of(model: nn.Module, batch: Batch) -> np.ndarray:
+    """Compute a torch model's forecasts in eval mode and in parts that fit into memory [batch, horizon, quantiles], float32."""
+    with evaluating(model), torch.no_grad():
+        parts = [model(*_select(batch, indices).inputs) for indices in torch.arange(len(batch.history)).split(WINDOWS)]
+    return torch.cat(parts).float().cpu().numpy()
+
+
+def run_file(path: Path, batch: Batch, *, optimise: bool = True) -> np.ndarray:
+    """Compute the forecasts of a file for a batch [batch, horizon, quantiles], float32."""
+    session = open_session(path, optimise=optimise)
+    return np.asarray(session.run(["forecast"], feeds(session, batch.to("cpu").inputs))[0])
+
+
+def _select(batch: Batch, indices: Tensor) -> Batch:
+    static = None if batch.static is None else batch.static[indices]
+    return Batch(batch.history[indices], batch.future[indices], static, batch.target[indices])
+
+
+def _spread_out(windows: Windows, count: int = WINDOWS) -> Batch:
+    """Windows spread over a part's whole time."""
+    return windows.batch(torch.linspace(0, len(windows) - 1, min(count, len(windows))).round().long())
