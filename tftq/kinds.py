@@ -47,7 +47,7 @@ def _run_agent(recipe: AgentRecipe, resume: bool) -> object:
 
 
 def _plan_agent(recipe: AgentRecipe, path: Path, overrides: Sequence[str], console: Console, progress: Console) -> dict[str, Any]:
-    from tftq.jobs.plan import plan_agent
+    from tftq.agents.plan import plan_agent
 
     return plan_agent(recipe, console, progress)
 

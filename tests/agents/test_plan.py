@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tftq.agents.plan import buffer_bytes, planned_policy_export, trained_parameters
+from tftq.agents.plan import buffer_bytes, plan_policy_export, trained_parameters
 from tftq.agents.recipe import AGENT, PpoRecipe
 from tftq.data.columns import Column, Inputs
 from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS
@@ -29,5 +29,5 @@ def test_sizes_worked_out_by_hand() -> None:
     actor, critic = 14 * 5 + 6 * 2 + 3 * 3, 14 * 5 + 6 * 2 + 3 * 1
     assert trained_parameters(agent, inputs) == actor + critic
     assert buffer_bytes(agent, inputs) == 50 * 13 * 4
-    assert planned_policy_export(agent, inputs, "fp32").peak_bytes == 2 * 4 * actor + 2 * 4 * actor
-    assert planned_policy_export(agent, inputs, "int8_ptq").peak_bytes == 2 * 4 * actor + 2 * actor
+    assert plan_policy_export(agent, inputs, "fp32").peak_bytes == 2 * 4 * actor + 2 * 4 * actor
+    assert plan_policy_export(agent, inputs, "int8_ptq").peak_bytes == 2 * 4 * actor + 2 * actor

@@ -12,7 +12,7 @@ import stable_baselines3
 import torch
 
 from tests.agents.small import LOOKBACK, waves
-from tftq.agents.plan import TRANSITION_BYTES, buffer_bytes, planned_training, trained_parameters
+from tftq.agents.plan import TRANSITION_BYTES, buffer_bytes, plan_training, trained_parameters
 from tftq.agents.policy import Policy, scores_of
 from tftq.agents.recipe import DqnRecipe, PpoRecipe
 from tftq.agents.replay import TRANSITION, WindowReplayBuffer
@@ -80,7 +80,7 @@ def test_memory_is_that_of_the_trained_networks_and_as_planned(once) -> None:  #
     assert {record["source"] for record in records} == {"counter"}
     count = trained_parameters(agent, DATA.train.inputs)
     assert records[-1]["components"]["optimizer"] == pytest.approx(2 * 4 * count, abs=64)  # and a step count for each tensor
-    update, validation = planned_training(agent, DATA.train.inputs, DATA.scaling.history, CPU)
+    update, validation = plan_training(agent, DATA.train.inputs, DATA.scaling.history, CPU)
     peak = max(record["peak"] for record in records if record["phase"] == "AFTER_TRAINING")
     assert peak == pytest.approx(update.peak_bytes, rel=0.25)
     assert max(record["peak"] for record in records) <= 1.1 * max(update.peak_bytes, validation.peak_bytes)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-import tftq.jobs.plan
+import tftq.plan.advice
 from tftq.cli import main
 from tftq.memory.components import MIB
-from tftq.plan.export import planned_export
+from tftq.plan.export import plan_export
 from tftq.recipe.load import load_recipe
 
 pytestmark = pytest.mark.slow
@@ -58,7 +58,7 @@ def test_what_does_not_fit_is_told_with_what_would_help(
 ) -> None:
     halved = "train.batch_size=32 train.accumulate=2"
     idle = "train.optimizer.no_such_option=true"
-    monkeypatch.setattr(tftq.jobs.plan, "_changes", lambda recipe: [tuple(halved.split()), ("model.hidden=16",), (idle,), ("seed=8",)])
+    monkeypatch.setattr(tftq.plan.advice, "_changes", lambda recipe: [tuple(halved.split()), ("model.hidden=16",), (idle,), ("seed=8",)])
     budget = "memory.budget_mb=5"
     status, found = planned(capsys, recipe, budget, "train.batch_size=64", "quant.method=none", "quant.qat=null")
     over = {phase["title"] for phase in found["phases"] if not phase["fits"]}
@@ -75,7 +75,7 @@ def test_what_does_not_fit_is_told_with_what_would_help(
 
 
 def test_the_table_for_people(recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tftq.jobs.plan, "_changes", lambda recipe: [("model.hidden=16",)])
+    monkeypatch.setattr(tftq.plan.advice, "_changes", lambda recipe: [("model.hidden=16",)])
     overrides = ["device=cuda", "memory.budget_mb=300", "train.batch_size=1", "quant.method=none", "quant.qat=null"]
     assert main(["plan", str(recipe), *overrides]) == 1
     text, told = capsys.readouterr()
@@ -101,24 +101,24 @@ def test_a_wrong_recipe_and_wrong_data_are_2(recipe: Path, capsys: pytest.Captur
 def test_an_export_by_hand(recipe: Path) -> None:
     """Hidden 32, one LSTM layer: 2 · (8 · 32² + 8 · 32) = 16,896 numbers of the two LSTMs, stored as FP32 in an INT8 file too."""
     loaded = load_recipe(recipe)
-    small = planned_export(loaded, "int8_ptq", weights=20_000, knots=100)
+    small = plan_export(loaded, "int8_ptq", weights=20_000, knots=100)
     file, rows = 4 * 16_896 + (20_000 - 16_896), 32 * 48
     assert small.components["parameters"] == 4 * 20_000 and small.components["workspace"] == 2 * file
     assert small.components["activations"] == 2 * rows * 100
-    pair = planned_export(loaded, "stream", weights=20_000, knots=100)  # beside the model in one piece
+    pair = plan_export(loaded, "stream", weights=20_000, knots=100)  # beside the model in one piece
     assert pair.components == {**small.components, "workspace": 2 * small.components["workspace"]}
-    some_kept = planned_export(loaded, "int8_ptq", weights=20_000, knots=100, kept=1_000)
+    some_kept = plan_export(loaded, "int8_ptq", weights=20_000, knots=100, kept=1_000)
     assert some_kept.components == {**small.components, "workspace": small.components["workspace"] + 2 * 3 * 1_000}
-    half = planned_export(loaded, "fp16_int8", weights=20_000, knots=100)  # the LSTM in FP16, and what a CPU makes FP32 of it
+    half = plan_export(loaded, "fp16_int8", weights=20_000, knots=100)  # the LSTM in FP16, and what a CPU makes FP32 of it
     assert half.components["workspace"] == 2 * 16_896 + (20_000 - 16_896) + 4 * 20_000
     assert half.components["activations"] == 2 * (2 + 2 + 4) * rows * 100
-    four_bits = planned_export(loaded, "int4_qat", weights=20_000, knots=100)  # held as INT8, and unpacked in three more tables
+    four_bits = plan_export(loaded, "int4_qat", weights=20_000, knots=100)  # held as INT8, and unpacked in three more tables
     assert four_bits.components == {**small.components, "workspace": small.components["workspace"] + 3 * 32 * 100}
     other = load_recipe(recipe, ["model.knots=null", "model.kind=mamba2", "model.state=8", "model.head_dim=16"])
-    mamba2 = planned_export(other, "int8_ptq", weights=20_000, knots=0)  # 52 rows in one chunk, 4 heads, projected to 64 + 80 + 4
+    mamba2 = plan_export(other, "int8_ptq", weights=20_000, knots=0)  # 52 rows in one chunk, 4 heads, projected to 64 + 80 + 4
     assert mamba2.components["workspace"] == 2 * 20_000  # without an LSTM
     assert mamba2.components["activations"] == 32 * 52 * 4 * (8 * 148 + 4 * 4 * 52)
-    large = planned_export(loaded, "fp32", weights=10_000_000, knots=10)  # building it takes more than running it
+    large = plan_export(loaded, "fp32", weights=10_000_000, knots=10)  # building it takes more than running it
     assert large.components == {
         **{"parameters": 80_000_000, "workspace": 80_000_000},
         **dict.fromkeys(("activations", "gradients", "optimizer", "left_over"), 0),

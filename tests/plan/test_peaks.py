@@ -9,7 +9,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks
 
 from tftq.memory.counter import ByteCounter
 from tftq.memory.lstm import lstm_workspace_bytes
-from tftq.plan.peaks import planned_peaks
+from tftq.plan.peaks import plan_peaks
 
 
 class Network(nn.Module):
@@ -48,7 +48,7 @@ def test_planned_equals_real(sizes: tuple[int, int, int, int]) -> None:
         built = counter.live_bytes
         step()
         step()
-    planned = planned_peaks(lambda: 2 * [training(*sizes)()])[1]
+    planned = plan_peaks(lambda: 2 * [training(*sizes)()])[1]
     assert planned.peak_bytes == counter.peak_bytes
     hidden, layers, batch, steps = sizes
     assert planned.components["parameters"] == built
@@ -69,7 +69,7 @@ def test_gradients_are_told_apart_where_the_peak_has_them() -> None:
 
         return step
 
-    components = planned_peaks(lambda: 2 * [make_step()])[1].components
+    components = plan_peaks(lambda: 2 * [make_step()])[1].components
     assert (components["parameters"], components["gradients"], components["workspace"]) == (40_000, 40_000, 0)
     assert components["optimizer"] == 80_004
     assert components["activations"] >= 40_000  # the temporaries of an optimizer that is not fused are as large as the parameter
@@ -83,5 +83,5 @@ def test_hooks_are_taken_away_when_a_step_fails() -> None:
         return step
 
     with pytest.raises(ValueError, match="no step"):
-        planned_peaks(lambda: [make_step()])
+        plan_peaks(lambda: [make_step()])
     assert not _global_optimizer_post_hooks

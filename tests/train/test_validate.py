@@ -15,8 +15,8 @@ from tests.train.stand_ins import RealWindows, TinyModel, TinyWindows, metrics_l
 from tftq.data.columns import Batch
 from tftq.errors import OutOfMemoryError
 from tftq.evaluate.windows import validate
-from tftq.jobs.plan import phases_of
 from tftq.memory.counter import ByteCounter
+from tftq.plan.phases import plan_phases
 from tftq.plan.training import Planner
 from tftq.recipe.schema import OptimizerRecipe, ValidateRecipe
 from tftq.train.checkpoint import load_checkpoint, save_checkpoint
@@ -182,7 +182,7 @@ def test_what_the_plan_says_a_gpu_cannot_hold_is_validated_on_the_cpu() -> None:
         asked = recipe.model_copy(update={"validate": ValidateRecipe(**large, device=device), "memory": memory})
         assert planner.validates_on_cpu(asked, plan) == away
         assert (planner.needed_bytes(asked, plan) <= budget * 2**20) == away
-    (phase,) = (phase for phase in phases_of(asked, planner, {"train": plan}) if phase.phase == "validate")
+    (phase,) = (phase for phase in plan_phases(asked, planner, {"train": plan}) if phase.phase == "validate")
     assert phase.fits and phase.budget_bytes is None
     small = planner.plan(recipe)["train"]
     assert not planner.validates_on_cpu(recipe, small)

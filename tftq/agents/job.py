@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tftq.agents.export import ExportedPolicy, export_policy, quantized
-from tftq.agents.plan import buffer_bytes, trained_parameters
+from tftq.agents.plan import buffer_bytes, plan_phases, trained_parameters
 from tftq.agents.policy import Policy
 from tftq.agents.recipe import AgentRecipe
 from tftq.agents.report import evaluation_line, planned_phase_line, policies_table
@@ -21,9 +21,9 @@ from tftq.errors import AgentError, RunFolderError
 from tftq.export.publish import PUBLISHED, origin, publish
 from tftq.jobs.environment import device_of_torch, environment
 from tftq.jobs.folder import RunFolder
-from tftq.jobs.plan import Phase, agent_phases, allowance_of, require_fit
 from tftq.memory.ledger import ledgers, read_records, stack_at_peak
 from tftq.memory.watch import MemoryWatch
+from tftq.plan.phases import Phase, RunPlan
 from tftq.report.page import write_report
 from tftq.report.text import ledger_table, memory_line
 from tftq.train.device import choose_device, seed_everything
@@ -60,8 +60,8 @@ def run_agent(recipe: AgentRecipe, *, resume: bool = False, console: Console | N
     device = choose_device(recipe.device)
     seed_everything(recipe.seed)
     data = load_datasets(recipe.data)
-    phases = agent_phases(recipe, data, device)
-    require_fit(recipe.memory, phases, allowance_of(device))
+    phases = plan_phases(recipe, data, device)
+    RunPlan(phases, recipe.memory, device).require_fit()
     folder = RunFolder.open(recipe, environment(device_of_torch(device), recipe.seed), resume=False)
     watch = MemoryWatch(folder.path / "memory.jsonl", device)
     if watch.probe.note is not None:

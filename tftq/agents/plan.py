@@ -1,18 +1,25 @@
 """What training an agent will need, from its settings alone: an update on fake tensors, and the transitions that it is made of."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tftq.agents.policy import Observations, Policy, layer_sizes, observed
-from tftq.agents.recipe import AgentFormat, DqnRecipe, PpoRecipe
+from tftq.agents.recipe import AgentFormat, AgentRecipe, DqnRecipe, PpoRecipe
 from tftq.agents.rewards import EVALUATED, POSITIONS
+from tftq.console import Console
 from tftq.data.columns import Inputs
+from tftq.data.load import load_datasets
 from tftq.data.scaling import ColumnScaling
-from tftq.plan.peaks import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, PlannedPeak, planned_peaks
+from tftq.data.windows import Datasets
+from tftq.jobs.plan import print_step
+from tftq.memory.components import MIB
+from tftq.plan.export import WINDOWS
+from tftq.plan.peaks import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, PlannedPeak, plan_peaks
+from tftq.plan.phases import Phase, RunPlan, allowance_bytes, requested_device
 
 FLOAT = 4  # bytes
 TRANSITION_BYTES = 14  # in the replay buffer, see `tftq.agents.replay`
@@ -36,7 +43,7 @@ def buffer_bytes(agent: DqnRecipe | PpoRecipe, inputs: Inputs) -> int:
     return _algorithm(agent, inputs).transitions_bytes
 
 
-def planned_training(
+def plan_training(
     agent: DqnRecipe | PpoRecipe, inputs: Inputs, scaling: ColumnScaling, device: torch.device
 ) -> tuple[PlannedPeak, PlannedPeak]:
     """The most bytes of tensors at once during an update and during an evaluation.
@@ -52,13 +59,13 @@ def planned_training(
     def make_steps() -> Sequence[Callable[[], object]]:
         return _steps(agent, inputs, scaling)
 
-    _, update, validation = planned_peaks(make_steps, rounding=ALLOCATOR_BLOCK if cuda else 1)
+    _, update, validation = plan_peaks(make_steps, rounding=ALLOCATOR_BLOCK if cuda else 1)
     if cuda:
         update, validation = (peak.plus("workspace", CUBLAS_WORKSPACE) for peak in (update, validation))
     return update, validation
 
 
-def planned_policy_export(agent: DqnRecipe | PpoRecipe, inputs: Inputs, kind: AgentFormat) -> PlannedPeak:
+def plan_policy_export(agent: DqnRecipe | PpoRecipe, inputs: Inputs, kind: AgentFormat) -> PlannedPeak:
     """What building a file takes in host memory: the policy, the copy that is written, the graph and its bytes."""
     weights = _parameters(agent, inputs, len(POSITIONS))
     size = 1 if kind == "int8_ptq" else FLOAT
@@ -137,3 +144,46 @@ def _steps(agent: DqnRecipe | PpoRecipe, inputs: Inputs, scaling: ColumnScaling)
             networks[0](*seen(EVALUATED))
 
     return update, update, evaluation
+
+
+def plan_phases(recipe: AgentRecipe, data: Datasets, device: torch.device) -> list[Phase]:
+    """Plan every phase of an agent's run; on a CPU, its transitions are part of the workspace of training.
+
+    Args:
+        recipe: of the run.
+        data: that it learns from.
+        device: where; it need not be there to plan for it.
+    """
+    agent, inputs, on_cpu = recipe.agent, data.train.inputs, device.type == "cpu"
+    budget = recipe.memory.budget_mb * MIB - allowance_bytes(device)
+    update, validation = plan_training(agent, inputs, data.scaling.history.at(inputs.history_places), device)
+    train = update.plus("workspace", buffer_bytes(agent, inputs)) if on_cpu else update
+    phases = [
+        Phase("train", "train", agent.batch_size, train, budget),
+        Phase("validate", "validate", EVALUATED, validation, budget),
+    ]
+    for kind in recipe.quant.formats:
+        phases.append(Phase("export", f"export {kind}", WINDOWS, plan_policy_export(agent, inputs, kind), budget if on_cpu else None))
+    return phases
+
+
+def plan_agent(recipe: AgentRecipe, console: Console, progress: Console) -> dict[str, Any]:
+    """Plan the run of an agent and print it.
+
+    Args:
+        recipe: of the run.
+        console: where to print the plan.
+        progress: where to print what takes its time.
+
+    Returns:
+        The plan in plain types.
+    """
+    print_step(progress, f"reading {recipe.data.path}")
+    data, device = load_datasets(recipe.data), requested_device(recipe)
+    plan = RunPlan(plan_phases(recipe, data, device), recipe.memory, device)
+    console.print_table(plan.table())
+    inputs = data.train.inputs
+    parameters, transitions = trained_parameters(recipe.agent, inputs), buffer_bytes(recipe.agent, inputs)
+    console.print_line(f"{parameters:,} trained parameters; transitions to learn from: {transitions / MIB:,.1f} MiB of host memory")
+    console.print_line(plan.verdict)
+    return {**plan.as_dict(), "trained_parameters": parameters, "transitions_bytes": transitions}

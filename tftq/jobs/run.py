@@ -18,7 +18,6 @@ from tftq.export.pair import ExportedPair, export_pair
 from tftq.export.publish import PUBLISHED, origin, publish
 from tftq.jobs.environment import device_of_torch, environment
 from tftq.jobs.folder import RunFolder, identity
-from tftq.jobs.plan import phases_of, require_fit
 from tftq.jobs.quantize import Quantizing
 from tftq.memory.ledger import ledgers, read_records, stack_at_peak
 from tftq.memory.watch import MemoryWatch
@@ -28,6 +27,7 @@ from tftq.model.size import parameter_count
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.plan.export import WINDOWS
+from tftq.plan.phases import RunPlan, plan_phases
 from tftq.plan.training import Planner, StagePlan
 from tftq.quant.fake_quantize import learn_ranges
 from tftq.quant.schedule import QatSchedule
@@ -93,7 +93,7 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
     counts = len(data.train), len(data.validation)
     planner = Planner(data.train.inputs, data.scaling, data.target_scaling, device, *counts)
     plans = planner.within_budget(recipe)
-    require_fit(recipe.memory, phases_of(recipe, planner, plans), planner.allowance_bytes)
+    RunPlan(plan_phases(recipe, planner, plans), recipe.memory, device).require_fit()
     folder = RunFolder.open(recipe, environment(device_of_torch(device), recipe.seed), resume=resume)
     watch = MemoryWatch(folder.path / "memory.jsonl", device)
     if watch.probe.note is not None:

@@ -14,7 +14,7 @@ PROJECTIONS, DECAYS = 8, 4  # of a Mamba-2's block, that are held at once
 UNPACKING = 3  # INT8 tables that are held besides while one in four bits is unpacked
 
 
-def planned_export(recipe: Recipe, kind: Format, *, weights: int, knots: int, kept: int = 0) -> PlannedPeak:
+def plan_export(recipe: Recipe, kind: Format, *, weights: int, knots: int, kept: int = 0) -> PlannedPeak:
     """The larger of what building a file and running it takes.
 
     Building holds the model, the copy that is written, the graph and its bytes. Running holds the model, the session with the weights as

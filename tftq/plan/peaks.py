@@ -37,7 +37,7 @@ class PlannedPeak:
         return PlannedPeak(self.peak_bytes + size, {**self.components, component: self.components[component] + size})
 
 
-def planned_peaks(make_steps: Callable[[], Sequence[Callable[[], object]]], *, rounding: int = 1) -> list[PlannedPeak]:
+def plan_peaks(make_steps: Callable[[], Sequence[Callable[[], object]]], *, rounding: int = 1) -> list[PlannedPeak]:
     """Build a model and take its steps one after another on fake tensors.
 
     Equal to the byte for what an update allocates in FP32 tensors on the CPU, LSTM included. Not predicted: the temporaries within a

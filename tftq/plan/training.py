@@ -19,7 +19,7 @@ from tftq.model.curves import TableCurves
 from tftq.model.forecaster import Forecaster
 from tftq.model.tabulate import KNOT_COUNTS, put_tables
 from tftq.model.tft import Form, TemporalFusionTransformer
-from tftq.plan.peaks import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, CUDA_CONTEXT, PlannedPeak, planned_peaks
+from tftq.plan.peaks import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, CUDA_CONTEXT, PlannedPeak, plan_peaks
 from tftq.quant.fake_quantize import learn_ranges, quantizers
 from tftq.quant.prepare import kept_layers, prepare
 from tftq.recipe.model import TftRecipe
@@ -106,7 +106,7 @@ class Planner:
             batches = min(batch_size, group), min(validation_batch, self.validation_windows)
             return _steps(make_model(recipe), settings, group, *batches, self._precision(settings))
 
-        _, update, validation = planned_peaks(make_steps, rounding=ALLOCATOR_BLOCK if cuda else 1)
+        _, update, validation = plan_peaks(make_steps, rounding=ALLOCATOR_BLOCK if cuda else 1)
         if cuda:
             update, validation = (peak.plus("workspace", CUBLAS_WORKSPACE) for peak in (update, validation))
         return StagePlan(batch_size, validation_batch, update, validation)
