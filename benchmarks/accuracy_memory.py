@@ -21,7 +21,7 @@ from matplotlib import pyplot
 
 from tftq.jobs.run import run
 from tftq.recipe.load import load_recipe
-from tftq.serve.measure import measured
+from tftq.serve.measure import measure
 
 NAME = "accuracy_memory"
 RECIPE = Path("recipes/structured_qat.yaml")
@@ -92,7 +92,7 @@ def measure_costs(rows: list[dict[str, Any]]) -> None:
         if not Path(first["path"]).exists():
             print(f"{case} {label}: not measured again, {first['path']} is not there any more")
             continue
-        found = [measured(Path(first["path"]), threads=2).cost for _ in range(PROCESSES)]
+        found = [measure(Path(first["path"]), threads=2).cost for _ in range(PROCESSES)]
         costs = {key: statistics.median(one[key] for one in found) for key in ("rss_bytes", "latency_ms")}
         for row in rows:
             if (row["case"], row["format"]) == (case, label):

@@ -24,7 +24,7 @@ from common import write_result
 from members import RECIPES, ROOT, write_members
 
 from tftq.io import sha256
-from tftq.serve.measure import measured, measured_pair
+from tftq.serve.measure import measure, measure_pair
 
 BARS = ROOT / "test_data" / "ES_FUT_small.parquet"
 THREADS = 2
@@ -42,7 +42,7 @@ def write_plans(folder: Path) -> None:
     if "step" in plans:
         plans[STREAM] = [*plans.pop("step"), *plans.pop("forecast")]
     for name, models in plans.items():
-        found = measured_pair(*models, threads=THREADS) if name == STREAM else measured(*models, threads=THREADS)
+        found = measure_pair(*models, threads=THREADS) if name == STREAM else measure(*models, threads=THREADS)
         proof = {"cost": found.cost, "sha256": [sha256(path) for path in models]}
         (folder / f"{name}.export.json").write_text(json.dumps(proof), encoding="utf-8")
 

@@ -32,7 +32,7 @@ from tftq.model.tft import Architecture, Form, TemporalFusionTransformer
 from tftq.quant.calibration import calibrate
 from tftq.quant.layers import WeightStorage
 from tftq.quant.prepare import LstmStorage, prepared_copy
-from tftq.serve.measure import measured
+from tftq.serve.measure import measure
 
 QUANTILES = (0.1, 0.5, 0.9)
 SIZES: dict[str, dict[str, int]] = {
@@ -114,7 +114,7 @@ def graphs(sizes: dict[str, int]) -> Iterator[tuple[str, bytes]]:
 
 def median_cost(path: Path, batch: int, processes: int) -> dict[str, float]:
     """The median cost over several fresh processes."""
-    runs = [measured(path, threads=2, batch=batch).cost for _ in range(processes)]
+    runs = [measure(path, threads=2, batch=batch).cost for _ in range(processes)]
     median = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
     return {
         "load_ms": round(median["load_ms"], 1),

@@ -20,7 +20,7 @@ from tftq.export.graph import build_graph
 from tftq.jobs.run import run
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.recipe.load import load_recipe
-from tftq.serve.measure import measured
+from tftq.serve.measure import measure
 from tftq.train.build import architecture_of
 
 
@@ -31,7 +31,7 @@ def paper_row(recipe: Any, folder: Path) -> dict[str, Any]:
     model = TemporalFusionTransformer(data.train.inputs, data.scaling, data.target_scaling, architecture).eval()
     path = folder / "paper.onnx"
     path.write_bytes(build_graph(model, {}))
-    cost = measured(path, threads=2).cost
+    cost = measure(path, threads=2).cost
     return {
         "model": "paper form, FP32, untrained",
         "file_mb": path.stat().st_size / 1e6,

@@ -19,7 +19,7 @@ from tftq.export import prove as prover
 from tftq.export.graph import read_metadata
 from tftq.export.publish import publish
 from tftq.io import sha256
-from tftq.serve.measure import Measured
+from tftq.serve.measure import Measurement
 from tftq.serve.proof import proven_bytes
 
 DATA = waves()
@@ -39,7 +39,7 @@ def policy(*hidden: int) -> Policy:
 def _measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process of its own for each file would take longer than everything else here."""
     cost = {"rss_bytes": 1_000_000, "load_ms": 1.0, "latency_ms": 0.5, "process_bytes": 2_000_000}
-    monkeypatch.setattr(prover, "measured", lambda path, *, threads: Measured(cost, {"CPUExecutionProvider": {"Gemm": 3}}))
+    monkeypatch.setattr(prover, "measure", lambda path, *, threads: Measurement(cost, {"CPUExecutionProvider": {"Gemm": 3}}))
 
 
 def exported(folder: Path, trained: Policy, kind: AgentFormat, recipe: AgentQuantRecipe = PTQ) -> ExportedPolicy:

@@ -20,7 +20,7 @@ from tests.ensemble.runs import answers_of, as_json, forecasts_of, quietly, reci
 from tftq.cli import main
 from tftq.ensemble.member import OnePiece
 from tftq.errors import DataError, EnsembleError
-from tftq.serve.measure import Measured
+from tftq.serve.measure import Measurement
 
 COLUMNS = take(bar_columns(50), np.r_[0:24, 26:50])  # two segments
 
@@ -262,11 +262,11 @@ def test_what_was_measured_of_another_file_does_not_count(
 ) -> None:
     measured: list[Path] = []
 
-    def measure(*paths: Path, **_: Any) -> Measured:
+    def measure(*paths: Path, **_: Any) -> Measurement:
         measured.extend(paths)
-        return Measured({"rss_bytes": 7.0 * MEGA}, {})
+        return Measurement({"rss_bytes": 7.0 * MEGA}, {})
 
-    monkeypatch.setattr("tftq.ensemble.member.measured", measure)
+    monkeypatch.setattr("tftq.ensemble.member.measure", measure)
     write_proof(members["far"].with_suffix(".export.json"), MEGA, members["near"])
     summary, told, _ = quietly(recipe_of(tmp_path / "out", "-", members), lines=[])
     assert measured == [members["far"]] and f"far: measured anew what it takes, for {tmp_path / 'far.export.json'} does not" in told

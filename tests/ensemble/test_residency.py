@@ -133,7 +133,7 @@ def test_what_loading_and_unloading_free_goes_back_to_the_system(monkeypatch: py
     """Else the process would stay as large as if all members that ever were in it still were."""
     a, b = members = some("a", "b")
     there: list[tuple[bool, bool]] = []
-    monkeypatch.setattr("tftq.ensemble.residency.return_freed", lambda: there.append((a.loaded, b.loaded)))
+    monkeypatch.setattr("tftq.ensemble.residency.trim_heap", lambda: there.append((a.loaded, b.loaded)))
     residency = Residency(members, {"a": MEGA, "b": MEGA}, MEGA, lazy=True)
     residency.bring(a)
     residency.bring(b)

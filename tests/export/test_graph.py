@@ -28,7 +28,7 @@ from tftq.model.size import parameter_count
 from tftq.model.tabulate import tabulate
 from tftq.quant.layers import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable, WeightStorage
 from tftq.quant.prepare import LstmStorage, prepared_copy
-from tftq.serve.measure import measured
+from tftq.serve.measure import measure
 from tftq.serve.session import feeds, open_session
 
 FLOAT = ["small fp32", "large fp32"]
@@ -327,7 +327,7 @@ def test_an_int8_file_is_tiny_beside_the_published_form(make: Make) -> None:
 def test_a_sessions_memory_hardly_grows_with_the_batch(make: Make) -> None:
     """The dense rows of 32 windows at once would be 13.8 MB as bytes, and their indices, shares and buffers several times that."""
     path = make("large int8").path
-    alone, together = (measured(path, threads=1, batch=batch).cost["rss_bytes"] for batch in (1, 32))
+    alone, together = (measure(path, threads=1, batch=batch).cost["rss_bytes"] for batch in (1, 32))
     dense = 32 * 60 * 225 * 32
     assert together - alone < 2 * dense
 
@@ -335,7 +335,7 @@ def test_a_sessions_memory_hardly_grows_with_the_batch(make: Make) -> None:
 def test_an_int8_session_is_small_beside_the_fp32_one(make: Make) -> None:
     """Q8: fresh processes, and the growth of each by its own session."""
     resident = {
-        name: measured(make(name).path, threads=1).cost["rss_bytes"] for name in ("large fp32", "large int8", "large int8, lstm fp32")
+        name: measure(make(name).path, threads=1).cost["rss_bytes"] for name in ("large fp32", "large int8", "large int8, lstm fp32")
     }
     assert 0 < resident["large int8"] < 0.9 * resident["large fp32"]
     assert 0 < resident["large int8, lstm fp32"] < 0.9 * resident["large fp32"]

@@ -18,7 +18,7 @@ from tftq.model.mamba2 import Mamba2
 from tftq.quant.sensitivity import measure_sensitivity
 from tftq.quant.weights import with_rounded_weights
 from tftq.recipe.schema import Format, is_half
-from tftq.serve.measure import Measured
+from tftq.serve.measure import Measurement
 
 KEPT = ("heads", "future_embedding")
 NAMES = ["fp32, several chunks", "int4, some kept", "fp16_int8"]
@@ -49,7 +49,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_kind_of_file_passes_the_gate(make: Callable[[str], Made], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prover, "measured", lambda path, threads: Measured({"rss_bytes": 1.0}, {}))  # which starts a process
+    monkeypatch.setattr(prover, "measure", lambda path, threads: Measurement({"rss_bytes": 1.0}, {}))  # which starts a process
     made = make(name)
     kept = made.model.kept_float
     proof = prove_forecaster(made.path, made.model, small_batch(made.model.inputs, 32), made.kind, kept=kept)

@@ -22,7 +22,7 @@ from tftq.export.prove import Proof, measure_on_gpu
 from tftq.io import sha256
 from tftq.model.tabulate import tabulate
 from tftq.recipe.schema import Format
-from tftq.serve.measure import Measured, measured
+from tftq.serve.measure import Measurement, measure
 from tftq.serve.proof import proven_bytes
 
 WRITTEN = "distance from torch, as written"
@@ -46,7 +46,7 @@ def failures(error: pytest.ExceptionInfo[GateError]) -> set[str]:
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without measuring the cost, which starts a process."""
-    monkeypatch.setattr(prover, "measured", lambda path, threads: Measured({"rss_bytes": 1.0}, {"CPUExecutionProvider": {"Add": 1}}))
+    monkeypatch.setattr(prover, "measure", lambda path, threads: Measurement({"rss_bytes": 1.0}, {"CPUExecutionProvider": {"Add": 1}}))
 
 
 @pytest.mark.parametrize("integer", [False, True])
@@ -283,7 +283,7 @@ def test_an_lstm_that_multiplies_floats_does_not_pass_for_one_of_integers(make: 
 def test_a_measuring_process_that_fails_fails_the_gate(tmp_path: Path) -> None:
     (tmp_path / "bytes.onnx").write_bytes(b"no model")
     with pytest.raises(GateError, match=r"bytes\.onnx: measuring it .* failed with exit status 1: InvalidProtobuf: .*INVALID_PROTOBUF"):
-        measured(tmp_path / "bytes.onnx", threads=1)
+        measure(tmp_path / "bytes.onnx", threads=1)
 
 
 def test_what_is_for_a_gpu_is_measured_there_or_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,13 +292,13 @@ def test_what_is_for_a_gpu_is_measured_there_or_says_why_not(monkeypatch: pytest
     skipped = {"skipped": "the run was on the CPU"}
     assert on_cpu == {"fp32": None, "fp16": skipped, "fp16_int8": skipped, "int8_ptq": None}
 
-    def found(path: Path, *, threads: int, gpu: str) -> Measured:
-        return Measured({"device_bytes": 5}, {"CUDAExecutionProvider": {"Gemm": 2}})
+    def found(path: Path, *, threads: int, gpu: str) -> Measurement:
+        return Measurement({"device_bytes": 5}, {"CUDAExecutionProvider": {"Gemm": 2}})
 
-    monkeypatch.setattr(prover, "measured", found)
+    monkeypatch.setattr(prover, "measure", found)
     assert measure_on_gpu(path, "int8_qat", gpu="GPU-1") is None
     whole = {"cost": {"device_bytes": 5}, "nodes": {"CUDAExecutionProvider": {"Gemm": 2}}}
     assert measure_on_gpu(path, "fp32", gpu="GPU-1") == measure_on_gpu(path, "fp16", gpu="GPU-1") == whole
     for error in (ProviderError("no cuDNN"), GateError("exit status 1")):
-        monkeypatch.setattr(prover, "measured", lambda *_, error=error, **__: (_ for _ in ()).throw(error))
+        monkeypatch.setattr(prover, "measure", lambda *_, error=error, **__: (_ for _ in ()).throw(error))
         assert measure_on_gpu(path, "fp16", gpu="GPU-1") == {"skipped": str(error)}

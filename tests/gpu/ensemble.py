@@ -9,7 +9,7 @@ import torch
 from benchmarks.members import write_members
 from tftq.errors import ProviderError
 from tftq.report.nodes import nodes_in_words
-from tftq.serve.measure import measured
+from tftq.serve.measure import measure
 from tftq.train.device import gpu_uuid
 
 FORMATS = ("fp16", "fp16_int8")  # of the forecasters; agents are in FP32, of which they have little
@@ -42,7 +42,7 @@ def _row(kind: str, folders: list[Path], device: torch.device) -> dict[str, Any]
         "file_bytes": sum(path.stat().st_size for path in paths),
     }
     try:
-        found = measured(*paths, threads=2, gpu=gpu_uuid(device))
+        found = measure(*paths, threads=2, gpu=gpu_uuid(device))
     except ProviderError as error:
         return {**row, "skipped": str(error)}
     cost = found.cost

@@ -19,7 +19,7 @@ from tftq.quant.prepare import LstmStorage, prepared_copy
 from tftq.quant.weights import with_rounded_weights
 from tftq.recipe.schema import Format, is_half, is_integer
 from tftq.report.nodes import nodes_in_words
-from tftq.serve.measure import measured
+from tftq.serve.measure import measure
 from tftq.serve.session import CPU, CUDA, CUDA_OPTIONS, SEVERITY_ERROR, feeds, open_session
 from tftq.train.device import gpu_uuid
 
@@ -62,7 +62,7 @@ def runtime_row(size: Size, kind: Format, lstm: LstmStorage, device: torch.devic
         row: dict[str, Any] = {"format": kind, "lstm": lstm, "file_bytes": path.stat().st_size}
         try:
             session = open_session(path, cuda=True)
-            costs = {count: measured(path, threads=2, batch=count, gpu=gpu_uuid(device)) for count in BATCHES}
+            costs = {count: measure(path, threads=2, batch=count, gpu=gpu_uuid(device)) for count in BATCHES}
         except ProviderError as error:
             return {**row, "skipped": str(error)}
         found = torch.from_numpy(session.run(["forecast"], feeds(session, batch.inputs))[0])

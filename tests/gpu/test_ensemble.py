@@ -11,7 +11,7 @@ from tests.gpu import ensemble
 from tests.gpu.check import failed
 from tests.gpu.ensemble import BUDGET_BYTES, ensemble_rows
 from tftq.errors import ProviderError
-from tftq.serve.measure import Measured
+from tftq.serve.measure import Measurement
 
 CPU = torch.device("cpu")
 MB = 1_000_000
@@ -39,12 +39,12 @@ def measuring(monkeypatch: pytest.MonkeyPatch, **cost: Any) -> list[list[str]]:
     """Let a measurement come to this; returns the files that were measured, as they are."""
     asked = []
 
-    def found(*paths: Path, threads: int, gpu: str) -> Measured:
+    def found(*paths: Path, threads: int, gpu: str) -> Measurement:
         assert gpu == "GPU-1"
         asked.append([f"{path.parent.name}/{path.name}" for path in paths])
-        return Measured({"latency_ms": 2.5, "device_bytes_are": "of this process", **cost}, {"CUDAExecutionProvider": {"Add": 3}})
+        return Measurement({"latency_ms": 2.5, "device_bytes_are": "of this process", **cost}, {"CUDAExecutionProvider": {"Add": 3}})
 
-    monkeypatch.setattr(ensemble, "measured", found)
+    monkeypatch.setattr(ensemble, "measure", found)
     return asked
 
 
@@ -65,8 +65,8 @@ def test_what_the_driver_does_not_tell_is_no_failure(monkeypatch: pytest.MonkeyP
 
 
 def test_a_runtime_without_a_gpu_is_the_reason_for_skipping(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*paths: Path, **_: Any) -> Measured:
+    def none(*paths: Path, **_: Any) -> Measurement:
         raise ProviderError("built without its CUDA provider")
 
-    monkeypatch.setattr(ensemble, "measured", none)
+    monkeypatch.setattr(ensemble, "measure", none)
     assert [row["skipped"] for row in ensemble_rows("small", CPU)] == 2 * ["built without its CUDA provider"]

@@ -287,7 +287,7 @@ def test_the_model_of_a_folder(tmp_path: Path) -> None:
         predict(tmp_path / "run", path, kind="int8_qat")
     with pytest.raises(PredictError, match="no exported model; it has none"):
         predict(tmp_path, path)
-    with pytest.raises(PredictError, match="a format has no choice"):
+    with pytest.raises(PredictError, match="--format applies only to folders"):
         predict(tmp_path / "run" / "exports" / "fp32.onnx", path, kind="fp32")
 
 

@@ -305,20 +305,20 @@ def test_what_does_not_fit_is_refused_by_name(bars_pair: Pair, static_pair: Path
     row[7] = torch.nan
     with pytest.raises(StreamError, match=rf"^history: column '{name}' is not finite"):
         stream.push(row)
-    with pytest.raises(StreamError, match=r"^history: found an array \[1, 224\], wanted \[1, 225\]: "):
+    with pytest.raises(StreamError, match=r"^history: found an array \[1, 224\], expected \[1, 225\]: "):
         stream.push(row[1:])
-    with pytest.raises(StreamError, match=r"^history: no array of numbers: could not convert string to float: 'n/a'$"):
+    with pytest.raises(StreamError, match=r"^history: not an array of numbers: could not convert string to float: 'n/a'$"):
         stream.push(["n/a"] * 225)
     with pytest.raises(StreamError, match=r"^history: column '\w+' is not finite"):
         stream.push([1e300] * 225)
-    with pytest.raises(StreamError, match=r"^future: found an array \[9, 11\], wanted \[10, 11\]: (\w+, ){5}…$"):
+    with pytest.raises(StreamError, match=r"^future: found an array \[9, 11\], expected \[10, 11\]: (\w+, ){5}…$"):
         stream.forecast(windows.future[0, 1:])
     assert np.array_equal(stream.forecast(windows.future[0]), before)  # nothing of it was taken
-    with pytest.raises(StreamError, match=r"^static: found an array \[1\], wanted \[0\]: no columns$"):
+    with pytest.raises(StreamError, match=r"^static: found an array \[1\], expected \[0\]: no columns$"):
         Stream(bars_pair.folder, [1])
-    with pytest.raises(StreamError, match=r"^static: found an array \[0\], wanted \[2\]: sector, size$"):
+    with pytest.raises(StreamError, match=r"^static: found an array \[0\], expected \[2\]: sector, size$"):
         Stream(static_pair)
-    with pytest.raises(StreamError, match=r"^static: found an array \[3\], wanted \[2\]: sector, size$"):
+    with pytest.raises(StreamError, match=r"^static: found an array \[3\], expected \[2\]: sector, size$"):
         Stream(static_pair, [1, 2]).reset([1, 2, 3])
 
 
@@ -329,11 +329,11 @@ def test_columns_are_picked_by_name(static_pair: Path) -> None:
     assert stream.pick(named).tolist() == [[1.5, 2, 7, 3, 0], [2, 0, 8, 4, 1]] and stream.pick(named).dtype == np.float32
     assert stream.pick({name: values[1] for name, values in named.items()}).tolist() == [2, 0, 8, 4, 1]
     assert stream.pick(named, "future").tolist() == [[3, 0], [4, 1]]
-    with pytest.raises(StreamError, match=r"^static: lacks sector, size; wanted is every column of `columns\['static'\]`$"):
+    with pytest.raises(StreamError, match=r"^static: lacks sector, size; needed: every column of `columns\['static'\]`$"):
         stream.pick(named, "static")
-    with pytest.raises(StreamError, match=r"^hour: no array of numbers: could not convert string to float: '9:30'$"):
+    with pytest.raises(StreamError, match=r"^hour: not an array of numbers: could not convert string to float: '9:30'$"):
         stream.pick({**named, "hour": ["9:30", "9:31"]})
-    with pytest.raises(StreamError, match=r"^history: lacks price, state, volume, hour, holiday; wanted"):
+    with pytest.raises(StreamError, match=r"^history: lacks price, state, volume, hour, holiday; needed"):
         stream.pick({})
 
 
@@ -343,14 +343,14 @@ def test_only_the_halves_of_one_pair_are_taken(bars_pair: Pair, static_pair: Pat
         Stream(tmp_path)
     with pytest.raises(StreamError, match=r"forecast\.onnx: not the step half of a streaming pair$"):
         Stream((forecast, step))
-    with pytest.raises(StreamError, match=r"^found 1 files, wanted two, step\.onnx and forecast\.onnx, or their folder$"):
+    with pytest.raises(StreamError, match=r"^found 1 files, expected two, step\.onnx and forecast\.onnx, or their folder$"):
         Stream((step,))
     with pytest.raises(StreamError, match=r"int8_ptq\.onnx: not the forecast half of a streaming pair$"):
         Stream((step, bars_pair.folder / "int8_ptq.onnx"))
     with pytest.raises(StreamError, match=r"halves of two pairs; take both from one export$"):
         Stream((step, static_pair / FORECAST_FILE))
     (tmp_path / STEP_FILE).write_bytes(b"no model")
-    with pytest.raises(StreamError, match=r"step\.onnx: no model that ONNX Runtime can load"):
+    with pytest.raises(StreamError, match=r"step\.onnx: ONNX Runtime cannot load it"):
         Stream(tmp_path)
 
 

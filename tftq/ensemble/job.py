@@ -26,10 +26,11 @@ from tftq.ensemble.market import Market
 from tftq.ensemble.member import Member, open_member, planned_bytes
 from tftq.ensemble.recipe import OWN, BarsToAnswer, EnsembleRecipe
 from tftq.ensemble.report import write_ensemble_report
-from tftq.ensemble.residency import MEGA, Residency, resident_bytes
+from tftq.ensemble.residency import MEGA, Residency
 from tftq.errors import EnsembleError, TooFewBarsError
 from tftq.jobs.environment import Device, environment
 from tftq.jobs.folder import RunFolder
+from tftq.serve.resident import resident_bytes
 
 SAVE_EVERY_OF_FILE, SAVE_EVERY_OF_STREAM = 500, 1  # bars
 SECOND = 1_000_000_000  # nanoseconds

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnxruntime
 
 from tftq.data.features.table import CLOCK_COLUMNS
 from tftq.ensemble.answers import Answer
@@ -16,10 +15,10 @@ from tftq.ensemble.interface import COLUMNS, Interface, foreign_interface, own_i
 from tftq.ensemble.market import Market
 from tftq.errors import EnsembleError, GateError, MetadataError, NotFiniteError, PredictError
 from tftq.io import sha256
-from tftq.serve.find import model_file, model_folder
-from tftq.serve.measure import measured, measured_pair
+from tftq.serve.find import find_model, model_folder
+from tftq.serve.measure import measure, measure_pair
 from tftq.serve.proof import PAIR_PROOF, proven_bytes
-from tftq.serve.session import FLOATS, open_session
+from tftq.serve.session import FLOATS, InferenceSession, open_session
 from tftq.serve.stream import FORECAST_FILE, STEP_FILE, Stream
 from tftq.spec.metadata import file_metadata
 
@@ -103,7 +102,7 @@ class OnePiece(Member):
 
     def __init__(self, name: str, kind: str, files: tuple[Path, ...], interface: Interface, *, threads: int, shared: bool) -> None:
         super().__init__(name, kind, files, interface, threads=threads, shared=shared)
-        self._session: onnxruntime.InferenceSession | None = None
+        self._session: InferenceSession | None = None
         self._inputs: dict[str, tuple[bool, type[np.floating[Any]]]] = {}  # whether it lies in a row, and of which numbers
         self._history = {key: [COLUMNS.index(name) for name in columns] for key, columns in interface.history.items()}
         self._future = {key: [CLOCK_COLUMNS.index(name) for name in columns] for key, columns in interface.future.items()}
@@ -267,7 +266,7 @@ def _files(name: str, recipe: MemberRecipe) -> tuple[Path, ...]:
         if any(there) or recipe.format == "stream":
             raise EnsembleError(f"member {name}: {pair[0].parent} lacks {pair[there.index(False)].name} of a streaming pair")
     try:
-        return (model_file(recipe.path, recipe.format),)
+        return (find_model(recipe.path, recipe.format),)
     except PredictError as error:
         raise EnsembleError(f"member {name}: {error}") from error
 
@@ -289,7 +288,7 @@ def planned_bytes(member: Member, note: Callable[[str], None]) -> int:
         note(f"{member.name}: measured anew what it takes, for {proof} does not tell it of this very model")
     try:
         if isinstance(member, Streaming):
-            return int(measured_pair(*member.files, threads=1).cost["rss_bytes"])
-        return int(measured(*member.files, threads=1, shapes=member.interface.shapes).cost["rss_bytes"])
+            return int(measure_pair(*member.files, threads=1).cost["rss_bytes"])
+        return int(measure(*member.files, threads=1, shapes=member.interface.shapes).cost["rss_bytes"])
     except GateError as error:
         raise EnsembleError(f"member {member.name}: what it takes is not known: {error}") from error

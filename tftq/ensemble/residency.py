@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,18 +11,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import psutil
-
 from tftq.ensemble.member import Member
 from tftq.errors import EnsembleError
-from tftq.memory.freed import return_freed
+from tftq.serve.resident import resident_bytes
 
 MEGA = 1_000_000
 
 
-def resident_bytes() -> int:
-    """What this process holds in memory."""
-    return int(psutil.Process().memory_info().rss)
+def trim_heap() -> None:
+    """Return freed heap pages to the system: glibc keeps them for later allocations, and the process would stay as large as it was.
+
+    Other C libraries return them by themselves, or have no call for it.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def plan_table(planned: Mapping[str, int], budget_bytes: int) -> str:
@@ -111,11 +116,11 @@ class Residency:
             while self._held() + self._planned[member.name] > self._budget:
                 name, evicted = self._resident.popitem(last=False)
                 evicted.unload()
-                return_freed()
+                trim_heap()
                 self.loads.evictions.append(name)
             before, start = resident_bytes(), time.perf_counter()
             member.load()
-            return_freed()  # what loading needed in passing
+            trim_heap()  # loading needs memory only in passing
             self.loads.seconds += time.perf_counter() - start
             self.loads.loads[member.name] = self.loads.loads.get(member.name, 0) + 1
             self.loads.grown[member.name] = resident_bytes() - before
@@ -145,7 +150,7 @@ class Residency:
         """Unload a member that is not asked any more."""
         if self._resident.pop(member.name, None) is not None:
             member.unload()
-            return_freed()
+            trim_heap()
         self._new.discard(member.name)
         self._members.remove(member)
 

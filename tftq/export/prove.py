@@ -16,7 +16,7 @@ from tftq.export.gate import BATCH_INVARIANCE, CHECKED_BATCHES, STEP, Check, dis
 from tftq.io import sha256, written_whole
 from tftq.quant.weights import with_rounded_weights
 from tftq.recipe.schema import Format, is_half, is_integer
-from tftq.serve.measure import measured, measured_pair
+from tftq.serve.measure import measure, measure_pair
 from tftq.serve.proof import HASHES
 
 MEASURED_THREADS = 2  # that latencies are measured with
@@ -32,7 +32,7 @@ class Proof:
         census: its products and weights.
         cost: load_ms, latency_ms, rss_bytes and process_bytes at batch 1 in a fresh process, on the CPU.
         nodes: which execution provider computes what there: provider -> operator -> nodes.
-        gpu: `Measured` on a GPU as plain types, or `skipped`, the reason why it was not; None where nobody would run it there.
+        gpu: `Measurement` on a GPU as plain types, or `skipped`, the reason why it was not; None where nobody would run it there.
     """
 
     checks: list[Check]
@@ -136,8 +136,8 @@ def prove(subject: Subject, *, gpu: str | None = None) -> Proof:
     checks += subject.inspect(output)
     checks += storage(census, subject.model, subject.format, subject.kept)
     require(subject.title, checks)
-    measure = measured if len(subject.files) == 1 else measured_pair
-    here = measure(*subject.files, threads=MEASURED_THREADS)
+    measure_files = measure if len(subject.files) == 1 else measure_pair
+    here = measure_files(*subject.files, threads=MEASURED_THREADS)
     on_gpu = measure_on_gpu(subject.files[0], subject.format, gpu=gpu)
     return Proof(checks, float(np.abs(output - expected).max()), census, here.cost, here.nodes, on_gpu)
 
@@ -179,6 +179,6 @@ def measure_on_gpu(path: Path, format: Format, *, gpu: str | None) -> dict[str, 
     if gpu is None:
         return {"skipped": "the run was on the CPU"} if is_half(format) else None
     try:
-        return asdict(measured(path, threads=MEASURED_THREADS, gpu=gpu))
+        return asdict(measure(path, threads=MEASURED_THREADS, gpu=gpu))
     except (ProviderError, GateError) as error:
         return {"skipped": str(error)}

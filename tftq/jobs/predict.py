@@ -20,7 +20,7 @@ from tftq.evaluate.metrics import ForecastMetrics
 from tftq.io import written_whole
 from tftq.recipe.load import data_recipe
 from tftq.recipe.schema import Format
-from tftq.serve.find import BATCH_SIZE, CHANGEABLE, model_file
+from tftq.serve.find import BATCH_SIZE, CHANGEABLE, find_model
 from tftq.serve.session import feeds, open_session
 from tftq.spec.metadata import METADATA_KEY
 from tftq.spec.quantiles import quantile_name
@@ -193,7 +193,7 @@ def predict(
         PredictError: a model that cannot serve, or data with other columns.
         DataError: data that cannot be used as it lies.
     """
-    served = ServedModel(model_file(Path(model), kind))
+    served = ServedModel(find_model(Path(model), kind))
     recipe = data_recipe({**served.data, "path": str(Path(data).resolve())}, overrides, CHANGEABLE)
     history = read_history(recipe, served.step, newest=newest).without(served.left_out)
     for role in ("history", "future", "static"):

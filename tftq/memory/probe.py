@@ -10,7 +10,7 @@ import torch
 
 from tftq.memory.components import Components
 from tftq.memory.labels import LabellingCounter
-from tftq.memory.nvml import free_bytes_reader
+from tftq.serve.nvml import free_bytes_reader
 
 Source = Literal["cuda", "counter", "rss"]
 Figure = TypeVar("Figure")

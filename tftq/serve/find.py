@@ -1,4 +1,4 @@
-"""Which model a path means: a file, a folder of models, or the folder of a run."""
+"""Find the model file that a path names: a file, a folder of models, or the folder of a run."""
 
 from pathlib import Path
 
@@ -11,26 +11,26 @@ CHANGEABLE = ("symbol", "time_zone", "duplicates", "missing")  # options of data
 
 
 def model_folder(path: Path) -> Path:
-    """Where the models of a run's folder lie, or of a folder of models."""
+    """Return the folder of models in a run's folder, or the folder itself where it holds models."""
     return path / "exports" if (path / "exports").is_dir() else path
 
 
-def model_file(path: Path, kind: Format | None) -> Path:
-    """The model that a path means.
+def find_model(path: Path, format: Format | None) -> Path:
+    """Find the model that a path names.
 
     Args:
-        path: a file, a folder of models, or the folder of a run, of which the first of `PREFERRED` is taken.
-        kind: which of a folder's formats to take.
+        path: a file, a folder of models, or the folder of a run; of a folder the first format of `PREFERRED` is taken.
+        format: which of a folder's formats to take; None for the preferred one.
 
     Raises:
-        PredictError: there is none, not in that format, or no choice.
+        PredictError: there is no model, none of that format, or a format was given for a single file.
     """
     if not path.is_dir():
-        if kind is not None:
-            raise PredictError(f"{path}: is one model, so that a format has no choice; leave the format out or give the folder of a run")
+        if format is not None:
+            raise PredictError(f"{path}: is a single model; --format applies only to folders: leave it out or give the folder of a run")
         return path
     folder = model_folder(path)
-    kept = [name for name in PREFERRED if (folder / f"{name}.onnx").is_file()]
-    if not kept or (kind is not None and kind not in kept):
-        raise PredictError(f"{folder}: no {kind or 'exported'} model; it has {', '.join(kept) or 'none'}")
-    return folder / f"{kind or kept[0]}.onnx"
+    formats = [name for name in PREFERRED if (folder / f"{name}.onnx").is_file()]
+    if not formats or (format is not None and format not in formats):
+        raise PredictError(f"{folder}: no {format or 'exported'} model; it has {', '.join(formats) or 'none'}")
+    return folder / f"{format or formats[0]}.onnx"

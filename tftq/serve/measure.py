@@ -1,6 +1,6 @@
-"""What sessions of models cost, measured in a process of their own: `python -m tftq.serve.measure MODEL [MODEL ...]`.
+"""Measure latency and memory of models in a fresh process: `python -m tftq.serve.measure MODEL [MODEL ...]`.
 
-Imports nothing but ONNX Runtime, numpy, psutil and NVML, so that the figures are the session's.
+The process imports ONNX Runtime and NumPy alone (NVML only to measure on a GPU), so that its memory is the session's.
 """
 
 import argparse
@@ -19,42 +19,39 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
-import psutil
-import pynvml
 
 from tftq.errors import GateError, ProviderError
-from tftq.memory.nvml import free_bytes_reader, own_bytes_reader
-from tftq.serve.session import feeds, open_session
+from tftq.serve.resident import resident_bytes
+from tftq.serve.session import InferenceSession, feeds, open_session
 from tftq.serve.stream import window_bytes
 from tftq.spec.metadata import file_metadata
 
-WARM_UP = 3  # runs that are not timed
-Shapes = Mapping[str, Sequence[int]]  # of inputs whose file leaves their dimensions open, by name, without the batch
+WARM_UP = 3  # runs before those that are timed
+Shapes = Mapping[str, Sequence[int]]  # input -> its sizes without the batch, where the file leaves them open
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What a fresh process found of a model's session.
+class Measurement:
+    """Cost and placement of a model's session in a fresh process.
 
     Attributes:
-        cost: see `tftq.serve.measure.measure`.
-        nodes: execution provider -> operator -> nodes of the optimised graph that it computes.
+        cost: see `measure_here`.
+        nodes: see `count_nodes`.
     """
 
     cost: dict[str, Any]
     nodes: dict[str, dict[str, int]]
 
 
-def measured(*paths: Path, threads: int, batch: int = 1, gpu: str | None = None, shapes: Shapes | None = None) -> Measured:
-    """Run a model in a fresh process, or several beside each other in one.
+def measure(*paths: Path, threads: int, batch: int = 1, gpu: str | None = None, shapes: Shapes | None = None) -> Measurement:
+    """Measure latency and resident memory of a model, or of several side by side, in a fresh process.
 
     Args:
         paths: the models.
         threads: threads within an operator.
-        batch: windows a run.
-        gpu: the UUID of the first GPU, to run it there; None for the CPU.
-        shapes: see `tftq.serve.measure.measure`.
+        batch: windows per run.
+        gpu: UUID of the first GPU, to run there; None for the CPU.
+        shapes: sizes of inputs that the files leave open.
 
     Raises:
         GateError: the process failed.
@@ -67,14 +64,14 @@ def measured(*paths: Path, threads: int, batch: int = 1, gpu: str | None = None,
         names = ", ".join(path.name for path in paths)
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise GateError(f"{names}: measuring it in a fresh process failed with exit status {done.returncode}: {last}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    if "skipped" in found:
-        raise ProviderError(found["skipped"])
-    return Measured(**found)
+    document: dict[str, Any] = json.loads(done.stdout)
+    if "skipped" in document:
+        raise ProviderError(document["skipped"])
+    return Measurement(**document)
 
 
-def measured_pair(step: Path, forecast: Path, *, threads: int) -> Measured:
-    """As `measured`, of both halves beside each other and of the window that is kept beside them.
+def measure_pair(step: Path, forecast: Path, *, threads: int) -> Measurement:
+    """Measure a streaming pair as `measure` does, including the window that a `Stream` keeps.
 
     Args:
         step, forecast: the halves.
@@ -83,33 +80,34 @@ def measured_pair(step: Path, forecast: Path, *, threads: int) -> Measured:
     Raises:
         GateError: the process failed.
     """
-    found = measured(step, forecast, threads=threads)
-    return replace(found, cost={**found.cost, "rss_bytes": found.cost["rss_bytes"] + window_bytes(file_metadata(step))})
+    sessions = measure(step, forecast, threads=threads)
+    return replace(sessions, cost={**sessions.cost, "rss_bytes": sessions.cost["rss_bytes"] + window_bytes(file_metadata(step))})
 
 
-def measure(*paths: Path, batch: int, threads: int, repeats: int, gpu: str | None = None, shapes: Shapes | None = None) -> dict[str, Any]:
-    """Load models, one beside the other, and run them on zeros, one after the other.
+def measure_here(
+    *paths: Path, batch: int, threads: int, repeats: int, gpu: str | None = None, shapes: Shapes | None = None
+) -> dict[str, Any]:
+    """Load models side by side in this process and run them on zeros, one after the other.
 
     Args:
         paths: the models.
-        batch: windows a run.
+        batch: windows per run.
         threads: threads within an operator.
-        repeats: timed runs, after three that are not.
-        gpu: the UUID of the first GPU, to run there; None for the CPU.
-        shapes: of inputs that the files leave open.
+        repeats: timed runs, after `WARM_UP` untimed ones.
+        gpu: UUID of the first GPU, to run there; None for the CPU.
+        shapes: sizes of inputs that the files leave open.
 
     Returns:
-        load_ms, latency_ms (median of a run of all; copies from and to the host included), rss_bytes (growth of the process by the sessions
-        and their runs) and process_bytes (all of it). On a GPU also device_bytes, what they occupy there, context_bytes, what CUDA itself
-        does, both None where the driver does not tell, and device_bytes_are, how they were read.
+        load_ms, latency_ms (median over runs of all models; copies to and from the host included), rss_bytes (growth of the process by
+        the sessions and their runs) and process_bytes (the whole process). On a GPU also device_bytes (memory of the sessions there),
+        context_bytes (memory of CUDA itself), both None where the driver does not report them, and device_bytes_are (how they were read).
 
     Raises:
         ProviderError: there is no GPU that ONNX Runtime can compute on.
     """
     occupied, read_as = (None, "") if gpu is None else _start_cuda(paths[0], gpu)
     context = None if occupied is None else occupied()
-    process = psutil.Process()
-    before = process.memory_info().rss
+    before = resident_bytes()
     start = time.perf_counter()
     sessions = [open_session(path, threads=threads, cuda=gpu is not None, spinning=len(paths) == 1) for path in paths]
     load = time.perf_counter() - start
@@ -120,7 +118,7 @@ def measure(*paths: Path, batch: int, threads: int, repeats: int, gpu: str | Non
         for session, inputs in zip(sessions, fed, strict=True):
             session.run(None, inputs)
         seconds.append(time.perf_counter() - start)
-    after = process.memory_info().rss
+    after = resident_bytes()
     on_device: dict[str, Any] = {}
     if occupied is not None:
         now = occupied()
@@ -135,12 +133,12 @@ def measure(*paths: Path, batch: int, threads: int, repeats: int, gpu: str | Non
     }
 
 
-def nodes(*paths: Path, threads: int, cuda: bool = False, shapes: Shapes | None = None) -> dict[str, dict[str, int]]:
-    """Which provider computes what of the optimised graphs: provider -> operator -> nodes; those of a loop's body once.
+def count_nodes(*paths: Path, threads: int, cuda: bool = False, shapes: Shapes | None = None) -> dict[str, dict[str, int]]:
+    """Count the nodes of the optimised graphs: execution provider -> operator -> nodes; those of a loop's body once.
 
-    Args: as of `open_session` and `measure`.
+    Args: as for `open_session` and `measure`.
     """
-    found: dict[str, Counter[str]] = defaultdict(Counter)
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
     for path in paths:
         with tempfile.TemporaryDirectory() as folder:
             session = open_session(path, threads=threads, cuda=cuda, profile=Path(folder) / "profile")
@@ -148,21 +146,25 @@ def nodes(*paths: Path, threads: int, cuda: bool = False, shapes: Shapes | None 
             events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
         for event in events:
             if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-                found[event["args"]["provider"]][event["args"]["op_name"]] += 1
-    return {provider: dict(sorted(counts.items())) for provider, counts in sorted(found.items())}
+                counts[event["args"]["provider"]][event["args"]["op_name"]] += 1
+    return {provider: dict(sorted(operators.items())) for provider, operators in sorted(counts.items())}
 
 
 def _start_cuda(path: Path, gpu: str) -> tuple[Callable[[], int | None], str]:
-    """Start CUDA, whose context stays when the session goes, and find out how to read what this process occupies of a GPU.
+    """Start CUDA, whose context outlives the session, and choose how to read the memory that this process occupies on a GPU.
 
     Returns:
-        What reads the bytes, None where the driver tells none, and in words how it reads them.
+        A function that reads the bytes (None where the driver does not report them), and a description of how it reads them.
     """
+    import pynvml
+
+    from tftq.serve.nvml import free_bytes_reader, own_bytes_reader
+
     try:
         own, free = own_bytes_reader(gpu), free_bytes_reader(gpu)
     except pynvml.NVMLError as error:
         open_session(path, cuda=True)
-        return lambda: None, f"not told by the driver: {error}"
+        return lambda: None, f"not reported by the driver: {error}"
     untouched = free()
     open_session(path, cuda=True)
     if own() is None:
@@ -170,7 +172,7 @@ def _start_cuda(path: Path, gpu: str) -> tuple[Callable[[], int | None], str]:
     return own, "of this process"
 
 
-def _zeros(session: onnxruntime.InferenceSession, batch: int, shapes: Shapes | None) -> dict[str, np.ndarray]:
+def _zeros(session: InferenceSession, batch: int, shapes: Shapes | None) -> dict[str, np.ndarray]:
     given = shapes or {}
     zeros = ((node, np.zeros([batch, *given.get(node.name, node.shape[1:])])) for node in session.get_inputs())
     return feeds(session, [array.reshape(batch, -1) if len(node.shape) == 2 else array for node, array in zeros])
@@ -184,20 +186,20 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--shapes", type=json.loads, help="of inputs that the files leave open, as JSON: name -> sizes without the batch")
-    parser.add_argument("--gpu", help="the UUID of the first GPU, to measure there")
+    parser.add_argument("--gpu", help="UUID of the first GPU, to measure there")
     chosen = parser.parse_args()
-    found: dict[str, Any]
+    document: dict[str, Any]
     try:
-        with redirect_stdout(sys.stderr):  # where a provider does not start, the runtime says so
+        with redirect_stdout(sys.stderr):  # a provider that does not start prints there
             common = {"threads": chosen.threads, "shapes": chosen.shapes}
-            cost = measure(*chosen.model, batch=chosen.batch, repeats=chosen.repeats, gpu=chosen.gpu, **common)
-            found = {"cost": cost, "nodes": nodes(*chosen.model, cuda=chosen.gpu is not None, **common)}
+            cost = measure_here(*chosen.model, batch=chosen.batch, repeats=chosen.repeats, gpu=chosen.gpu, **common)
+            document = {"cost": cost, "nodes": count_nodes(*chosen.model, cuda=chosen.gpu is not None, **common)}
     except ProviderError as error:
-        found = {"skipped": str(error)}
-    except Exception as error:  # the runtime's errors have no other base
+        document = {"skipped": str(error)}
+    except Exception as error:  # the runtime's errors have no common base
         traceback.print_exc()
-        sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())}")  # the last line says it all, for whoever shows no more
-    print(json.dumps(found))
+        sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())}")  # `measure` shows the last line alone
+    print(json.dumps(document))
 
 
 if __name__ == "__main__":

@@ -1,22 +1,22 @@
-"""Proofs: what was found out about an exported model, kept beside it with the hashes of its files."""
+"""Proofs: the checks and measurements of an exported model, kept beside it with the hashes of its files."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
-PAIR_PROOF = "stream.export.json"  # of both halves of a streaming pair
-HASHES = "sha256"  # of the models that a proof is of, in its file
+PAIR_PROOF = "stream.export.json"  # the proof of a streaming pair
+HASHES = "sha256"  # key of the hashes in a proof
 
 
 def proven_bytes(path: Path, hashes: Sequence[str]) -> int | None:
-    """The resident memory that models were measured to take when they were exported.
+    """Read the resident memory that was measured when models were exported.
 
     Args:
-        path: what was proven, see `Proof.write`.
+        path: the proof, as `Proof.write` writes it.
         hashes: SHA-256 of the models, in the order of the export.
 
     Returns:
-        Bytes, above 0; None where the file tells none of these very models.
+        Bytes, above 0; None where the file is damaged or is the proof of other models.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
-"""Forecasts bar by bar: each bar is read once, selected and taken to the encoder in every window that it is in.
+"""Forecasts bar by bar: each bar is read once, selected once, and encoded in every window that contains it.
 
-It serves without torch.
+Needs ONNX Runtime and NumPy only.
 """
 
 import json
@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from numpy.typing import ArrayLike
 
 from tftq.errors import NotFiniteError, StreamError
-from tftq.serve.session import open_session
+from tftq.serve.session import InferenceSession, open_session
 from tftq.spec.metadata import METADATA_KEY
 
 STEP_FILE, FORECAST_FILE = "step.onnx", "forecast.onnx"
@@ -21,16 +20,16 @@ NAMED = 5  # columns in an error; all of them are in `Stream.columns`
 
 
 class Stream:
-    """The window of one series, and its forecasts.
+    """The sliding window of one series, and its forecasts by a streaming pair.
 
     Args:
         models: the folder that holds step.onnx and forecast.onnx, or these two files.
         static: the series' raw static columns [static columns], where the model has any.
-        threads: threads within an operator; 0 leaves it to the runtime.
+        threads: threads within an operator; 0 leaves the number to the runtime.
         shared: see `tftq.serve.session.open_session`.
 
     Raises:
-        StreamError: files that are not there, or no pair of one model; static columns that do not fit it.
+        StreamError: missing files, files that are not the two halves of one pair, or static columns that do not fit the model.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class Stream:
         if isinstance(models, Path | str):
             models = [Path(models) / name for name in (STEP_FILE, FORECAST_FILE)]
         if len(models) != 2:
-            raise StreamError(f"found {len(models)} files, wanted two, {STEP_FILE} and {FORECAST_FILE}, or their folder")
+            raise StreamError(f"found {len(models)} files, expected two, {STEP_FILE} and {FORECAST_FILE}, or their folder")
         step, forecast = (Path(path) for path in models)
         self._step, notes = _open(step, "step", threads, shared)
         self._forecast, others = _open(forecast, "forecast", threads, shared)
@@ -58,50 +57,50 @@ class Stream:
         self._static = self._static_feed(static)
         self._bars = np.zeros((self.lookback, len(self.columns["history"])), np.float32)  # raw, the newest last
         self._selected = np.zeros((self.lookback, notes["hidden"]), np.float32)
-        self._count = 0  # of rows, from the last one back, that are bars
-        self._context: dict[str, np.ndarray] = {}  # what the static columns tell the forecast
+        self._count = 0  # rows at the end of the window that hold bars
+        self._context: dict[str, np.ndarray] = {}  # made from the static columns, for the forecast
         shapes = {node.name: node.shape for node in self._step.get_inputs()}
         self._encoder = EncodedWindows(*shapes["states"][1:]) if "states" in shapes else None
 
     @property
     def ready(self) -> bool:
-        """Whether the window is full, so that there is a forecast."""
+        """Whether the window is full, so that `forecast` can be called."""
         return self._count == self.lookback
 
     def pick(self, features: Mapping[str, ArrayLike], name: str = "history") -> np.ndarray:
-        """The columns of an input in their order, out of named ones, of which there may be more.
+        """Pick the columns of an input, in the model's order, from named columns.
 
         Args:
-            features: column name -> its value, or its values [bars]; a pandas DataFrame is such a mapping.
-            name: the input they are for: history, future or static.
+            features: column name -> its value, or its values [bars], for instance a pandas DataFrame; other columns are ignored.
+            name: the input: history, future or static.
 
         Returns:
             float32 [columns] or [bars, columns], as `push`, `forecast` and `reset` take them.
 
         Raises:
-            StreamError: columns that are not there, or hold no numbers.
+            StreamError: missing columns, or columns that do not hold numbers.
         """
         if missing := [column for column in self.columns[name] if column not in features]:
             more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
-            raise StreamError(f"{name}: lacks {', '.join(missing[:NAMED])}{more}; wanted is every column of `columns[{name!r}]`")
+            raise StreamError(f"{name}: lacks {', '.join(missing[:NAMED])}{more}; needed: every column of `columns[{name!r}]`")
         return np.stack([_numbers(column, features[column]) for column in self.columns[name]], axis=-1)
 
     def push(self, features: ArrayLike) -> None:
-        """Take the next bar.
+        """Move the window on by one bar or more.
 
         Args:
             features: its raw history columns [history columns], in the order of `columns["history"]`; or several bars in order of time,
                 [bars, history columns].
 
         Raises:
-            StreamError: not so many columns, or a value that is no finite number; the window stays as it was.
-            Exception: what the runtime raises; the window is empty then.
+            StreamError: a wrong number of columns, or a value that is not finite; the window stays as it was.
+            Exception: any error of the runtime; the window is then empty.
         """
         bars = self._read_bars(features)[-self.lookback :]
         try:
             for bar in bars:
                 self._take(bar)
-        except BaseException:  # some may have been taken, or one by half
+        except BaseException:  # the window may hold some of the bars, or half of one
             self.reset()
             raise
 
@@ -115,7 +114,7 @@ class Stream:
             float32 [horizon, quantiles] in the target's unit, ascending.
 
         Raises:
-            StreamError: the window is not full; a future of another shape, or with a value that is no finite number.
+            StreamError: the window is not full, or the future has another shape or a value that is not finite.
             NotFiniteError: the forecast is not finite.
         """
         if not self.ready:
@@ -129,10 +128,10 @@ class Stream:
         return np.asarray(found)
 
     def reset(self, static: ArrayLike | None = None) -> None:
-        """Forget the bars, which will be in no full window: after a gap, a session break or a change of contract, which none may straddle.
+        """Empty the window: after a gap, a session break or a change of contract, which no window may straddle.
 
         Args:
-            static: the raw static columns of the bars to come, where they are another series'.
+            static: the raw static columns of the bars to come, where they belong to another series.
 
         Raises:
             StreamError: static columns that do not fit the model.
@@ -142,18 +141,18 @@ class Stream:
         self._count = 0
 
     def state(self) -> dict[str, np.ndarray]:
-        """What a restart needs for the same answers, as arrays that `np.savez` stores and `np.load` reads without pickle."""
+        """Return what a restart needs for the same forecasts, as arrays that `np.savez` stores and `np.load` reads without pickle."""
         kept = self._bars[self.lookback - self._count :].copy()  # [bars, history columns]
         return {"pair": np.array(self._pair), "bars": kept, **{name: values[0].copy() for name, values in self._static.items()}}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from a `state`, in place of the bars so far; its bars are computed anew.
+        """Resume from a `state`, which replaces the bars so far; its bars are computed again.
 
         Args:
             state: of a stream of the same pair and the same static columns.
 
         Raises:
-            StreamError: it is no state, or of another pair or of other static columns; the window stays as it was.
+            StreamError: an incomplete state, or one of another pair or other static columns; the window stays as it was.
         """
         if lacking := [name for name in ("pair", "bars", *self._static) if name not in state]:
             raise StreamError(f"a state without {', '.join(lacking)}: take it whole from `state()`, or push the last bars anew")
@@ -166,7 +165,7 @@ class Stream:
         self.push(bars)
 
     def _take(self, bar: np.ndarray) -> None:
-        """Compute what a bar [history columns] comes to, and move the window on by it."""
+        """Run the step model on a bar [history columns] and move the window on by it."""
         states = {} if self._encoder is None else {"states": self._encoder.open}
         results = self._step.run(None, {"history": bar[None], **states, **self._static})
         found = dict(zip((node.name for node in self._step.get_outputs()), results, strict=True))
@@ -178,51 +177,51 @@ class Stream:
         self._count = min(self._count + 1, self.lookback)
 
     def _read_bars(self, features: ArrayLike) -> np.ndarray:
-        """Raw bars that fit [bars, history columns]."""
+        """Return raw bars as float32 [bars, history columns], checked."""
         bars = np.atleast_2d(_numbers("history", features))
         self._check("history", bars, (len(bars), len(self.columns["history"])))
         return bars
 
     def _static_feed(self, static: ArrayLike | None) -> dict[str, np.ndarray]:
-        """The static input by name, [1, static columns]; nothing where the model has none."""
+        """Return the static input by name, [1, static columns]; empty where the model has none."""
         names = self.columns.get("static", [])
         if static is None and not names:
             return {}
         values = np.zeros(0, np.float32) if static is None else _numbers("static", static)
         self._check("static", values, (len(names),))
-        return {"static": values[None].copy()}  # what the caller does with its own must not reach into a window
+        return {"static": values[None].copy()}  # a copy: the caller may change its own array
 
     def _check(self, name: str, values: np.ndarray, shape: tuple[int, ...]) -> None:
         if values.shape != shape:
             columns = self.columns.get(name, [])
             names = ", ".join([*columns[:NAMED], *(["…"] if len(columns) > NAMED else [])]) or "no columns"
-            raise StreamError(f"{name}: found an array {list(values.shape)}, wanted {list(shape)}: {names}")
+            raise StreamError(f"{name}: found an array {list(values.shape)}, expected {list(shape)}: {names}")
         if not np.isfinite(values).all():
             column = self.columns[name][int(np.argwhere(~np.isfinite(values))[0, -1])]
-            raise StreamError(f"{name}: column {column!r} is not finite; leave the bar out and reset, or mend its value")
+            raise StreamError(f"{name}: column {column!r} is not finite; leave the bar out and reset, or correct its value")
 
 
 class EncodedWindows:
-    """What the encoder has made so far of every window that the newest bar is in: one of each length up to the lookback.
+    """The encoder's states and outputs of every window that contains the newest bar: one of each length up to the lookback.
 
     Args:
         states: hidden and cell state of each layer of the encoder.
-        others: how many windows a bar finds begun, the lookback less one.
+        others: windows begun before a bar arrives, one fewer than the lookback.
         hidden: the size of each state.
 
     Attributes:
-        open: the states of the windows that the next bar will find [1, states, others, hidden], the oldest first.
+        open: the states of the windows that the next bar continues [1, states, others, hidden], the oldest first.
     """
 
     def __init__(self, states: int, others: int, hidden: int) -> None:
         lookback = others + 1
         self.open = np.zeros((1, states, others, hidden), np.float32)
-        self._last = np.zeros((1, states, hidden), np.float32)  # of the window that is full
+        self._last = np.zeros((1, states, hidden), np.float32)  # of the full window
         self._outputs = np.zeros((lookback, lookback, hidden), np.float32)  # [windows in turn, bars of each, hidden]
-        self._oldest = 0  # which of them is full
+        self._oldest = 0  # index of the full window
 
     def take(self, after: np.ndarray) -> None:
-        """Go on by a bar, given all states after it [1, states, lookback, hidden], the oldest window's first."""
+        """Move on by a bar, given all states after it [1, states, lookback, hidden], the oldest window's first."""
         states, lookback = after.shape[1:3]
         self._oldest = (self._oldest + 1) % lookback
         order = np.arange(lookback)
@@ -230,38 +229,38 @@ class EncodedWindows:
         self._last, self.open = after[:, :, 0], after[:, :, 1:]
 
     def full(self) -> dict[str, np.ndarray]:
-        """Of the window that is full, what the encoder made of each bar, and its states in the end, as the forecast takes them."""
+        """Return the full window's encoder output at each bar and its final states, as inputs of the forecast model."""
         return {"encoded": self._outputs[self._oldest][None], "state": self._last}
 
 
 def window_bytes(notes: Mapping[str, Any]) -> int:
-    """The memory that a `Stream` keeps of its bars, beside its sessions.
+    """Return the bytes that a `Stream` keeps beside its sessions: raw and selected bars, encoder outputs and states.
 
     Args:
         notes: the metadata of either half.
     """
     lookback, hidden = notes["lookback"], notes["hidden"]
-    encoded = lookback * hidden * (lookback + notes["states"]) if notes.get("states") else 0  # of each window: its bars, and its states
+    encoded = lookback * hidden * (lookback + notes["states"]) if notes.get("states") else 0  # per window: outputs and states
     return np.dtype(np.float32).itemsize * (lookback * (len(notes["inputs"]["history"]) + hidden) + encoded)
 
 
 def _numbers(name: str, values: ArrayLike) -> np.ndarray:
-    """As float32; what is beyond its range becomes infinite."""
+    """Convert to float32; values beyond its range become infinite."""
     try:
         with np.errstate(over="ignore"):
             return np.asarray(values, np.float32)
     except (TypeError, ValueError) as error:
-        raise StreamError(f"{name}: no array of numbers: {error}") from error
+        raise StreamError(f"{name}: not an array of numbers: {error}") from error
 
 
-def _open(path: Path, part: str, threads: int, shared: bool) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:
-    """A session, and what its file says of itself."""
+def _open(path: Path, part: str, threads: int, shared: bool) -> tuple[InferenceSession, dict[str, Any]]:
+    """Open one half of a pair; return its session and metadata."""
     if not path.is_file():
         raise StreamError(f"{path}: no such file; a run writes {STEP_FILE} and {FORECAST_FILE} where export.formats has stream")
     try:
-        session = open_session(path, threads=threads, spinning=False, shared=shared)  # the two halves take turns
+        session = open_session(path, threads=threads, spinning=False, shared=shared)  # the two halves take turns on the same cores
     except Exception as error:  # the runtime's errors have no other base
-        raise StreamError(f"{path}: no model that ONNX Runtime can load: {error}") from error
+        raise StreamError(f"{path}: ONNX Runtime cannot load it: {error}") from error
     notes = json.loads(session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, "{}"))
     if (notes.get("format"), notes.get("part")) != ("stream", part):
         raise StreamError(f"{path}: not the {part} half of a streaming pair")

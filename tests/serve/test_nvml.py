@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from tftq.memory.nvml import own_bytes_reader
+from tftq.serve.nvml import own_bytes_reader
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,15 @@ import sys
 import pytest
 
 SCRIPT = """
-import numpy, psutil
-from tftq.memory.freed import return_freed
-size = lambda: psutil.Process().memory_info().rss
+import numpy
+from tftq.ensemble.residency import trim_heap
+from tftq.serve.resident import resident_bytes
 blocks = [numpy.zeros(2500) for _ in range(3000)]  # 60 MB, each too small to be mapped by itself
 last = numpy.zeros(2500)  # behind them, so that the heap does not end before it
 del blocks
-held = size()
-return_freed()
-print(held - size())
+held = resident_bytes()
+trim_heap()
+print(held - resident_bytes())
 """
 
 
