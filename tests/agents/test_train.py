@@ -36,7 +36,7 @@ def trained(agent: DqnRecipe | PpoRecipe, folder: Path, *, seed: int = 7) -> tup
     folder.mkdir()
     watch = MemoryWatch(folder / "memory.jsonl", CPU)
     told: list[Evaluation] = []
-    policy, evaluations = train_agent(agent, DATA, folder, watch, seed=seed, device=CPU, tell=told.append)
+    policy, evaluations = train_agent(agent, DATA, folder, watch, seed=seed, device=CPU, report=told.append)
     return policy, evaluations, watch, told
 
 

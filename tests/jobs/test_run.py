@@ -17,6 +17,7 @@ from tftq.data.files import iso
 from tftq.data.load import load_datasets
 from tftq.errors import PlanError, QuantizationError, RunFolderError
 from tftq.export.graph import read_metadata
+from tftq.jobs.training import TrainingJob
 from tftq.model.size import parameter_count
 from tftq.quant.fake_quantize import quantizers
 from tftq.quant.schedule import QatSchedule
@@ -271,8 +272,9 @@ def test_int8_weights_for_a_gpu_are_those_of_the_integer_model(
         return SimpleNamespace(file_bytes=0, summary=dict)
 
     monkeypatch.setattr(tftq.jobs.run, "export_model", record)
-    monkeypatch.setattr(tftq.jobs.run, "_train", lambda *_: {"batch_size": 32})
-    monkeypatch.setattr(tftq.jobs.run, "_memory", lambda *_: {})
+    monkeypatch.setattr(tftq.jobs.run, "_train", lambda *_: SimpleNamespace(batch_size=32))
+    monkeypatch.setattr(tftq.jobs.run, "_training_summary", lambda *_: {})
+    monkeypatch.setattr(TrainingJob, "memory_summary", lambda *_: {})
     for name in ("write_report", "exported_table"):
         monkeypatch.setattr(tftq.jobs.run, name, lambda *_: "")
     changes = ("device=cpu", "quant.method=ptq", "quant.qat=null", "quant.calibration_windows=32", "model.hidden=8")

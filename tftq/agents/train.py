@@ -149,7 +149,7 @@ def train_agent(
     *,
     seed: int,
     device: torch.device,
-    tell: Callable[[Evaluation], None],
+    report: Callable[[Evaluation], None],
 ) -> tuple[Policy, list[Evaluation]]:
     """Train an agent and leave metrics.jsonl, memory.jsonl and checkpoints/ in a run folder.
 
@@ -160,7 +160,7 @@ def train_agent(
         watch: takes a record of memory for every phase.
         seed: two trainings of the same seed are equal.
         device: where to compute.
-        tell: called with every evaluation.
+        report: called with every evaluation.
 
     Returns:
         The policy as it was in the end, on the CPU and in eval mode, and every evaluation.
@@ -173,7 +173,7 @@ def train_agent(
     (folder / "checkpoints").mkdir(exist_ok=True)
     with watch.watching(learner.policy), TrainingBar(agent.kind, agent.evaluations, agent.steps // agent.evaluations, device) as bar:
         watch.follow(learner.policy, learner.policy.optimizer)
-        course = _Course(agent, policy, data, folder, watch, bar, tell)
+        course = _Course(agent, policy, data, folder, watch, bar, report)
         learner.learn(agent.steps, callback=course, log_interval=None)  # nothing is logged by itself
     return copy.deepcopy(policy).cpu().eval(), course.evaluations
 
@@ -189,11 +189,11 @@ class _Course(BaseCallback):
         folder: Path,
         watch: MemoryWatch,
         bar: TrainingBar,
-        tell: Callable[[Evaluation], None],
+        report: Callable[[Evaluation], None],
     ) -> None:
         super().__init__()
         self.evaluations: list[Evaluation] = []
-        self._agent, self._policy, self._folder, self._bar, self._tell = agent, policy, folder, bar, tell
+        self._agent, self._policy, self._folder, self._bar, self._report = agent, policy, folder, bar, report
         self._timeline = watch.timeline
         self._validation = data.validation
         self._rewards = Rewards(data.validation, agent.cost_ticks, agent.tick)
@@ -253,7 +253,7 @@ class _Course(BaseCallback):
         record("AFTER_CHECKPOINT", epoch)
         with (self._folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(found)) + "\n")
-        self._tell(found)
+        self._report(found)
         record("EPOCH_END", epoch)
         self.evaluations.append(found)
 

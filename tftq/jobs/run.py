@@ -11,16 +11,14 @@ import torch
 from tftq.console import Console
 from tftq.data.columns import Batch
 from tftq.data.load import load_datasets
-from tftq.data.windows import Datasets, Windows
+from tftq.data.windows import Windows
 from tftq.evaluate.windows import naive_q_risk
 from tftq.export.forecaster import Exported, export_model
 from tftq.export.pair import ExportedPair, export_pair
-from tftq.export.publish import PUBLISHED, origin, publish
-from tftq.jobs.environment import device_of_torch, environment
-from tftq.jobs.folder import RunFolder, identity
+from tftq.export.publish import origin
+from tftq.jobs.folder import identity
 from tftq.jobs.quantize import Quantizing
-from tftq.memory.ledger import ledgers, read_records, stack_at_peak
-from tftq.memory.watch import MemoryWatch
+from tftq.jobs.training import TrainingJob
 from tftq.model.forecaster import Forecaster
 from tftq.model.pruning import prune
 from tftq.model.size import parameter_count
@@ -35,8 +33,6 @@ from tftq.recipe.schema import INTEGER_FORMATS, Format, Recipe
 from tftq.report.page import write_report
 from tftq.report.text import (
     exported_table,
-    ledger_table,
-    memory_line,
     planned_line,
     pruned_line,
     pruned_summary,
@@ -46,25 +42,25 @@ from tftq.report.text import (
 )
 from tftq.train.build import architecture_of, build_model
 from tftq.train.device import choose_device, gpu_uuid, seed_everything
-from tftq.train.oom import explained
 from tftq.train.precision import Precision
 from tftq.train.qat import qat_schedule
 from tftq.train.stages import SETTINGS
+from tftq.train.state import Training
 from tftq.train.trainer import Trainer
 
 
 @dataclass(frozen=True)
-class Job:
-    """What every stage of a run needs."""
+class ForecasterJob(TrainingJob[Recipe]):
+    """The run of a forecaster.
 
-    recipe: Recipe
-    device: torch.device
-    data: Datasets
+    Args:
+        planner: for its data and device.
+        plans: of its stages of training.
+        resume: whether it was interrupted before.
+    """
+
     planner: Planner
     plans: dict[str, StagePlan]
-    folder: RunFolder
-    watch: MemoryWatch
-    console: Console
     resume: bool
 
 
@@ -73,16 +69,15 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
 
     Args:
         recipe: what to do.
-        resume: go on in the folder `out` where an interrupted run of this recipe stopped.
-        console: where to tell of it; standard output by default.
+        resume: resume an interrupted run of this recipe in its folder `out`.
+        console: where to print; standard output by default.
 
     Returns:
         What summary.json holds.
 
     Raises:
-        TftqError: something of the recipe, the data, the folder, the device or an exported model is not as it must be.
+        TftqError: the recipe, the data, the folder, the device or an exported model cannot be used.
     """
-    console = console or Console()
     device = choose_device(recipe.device)
     Precision(recipe.train.precision, device).check()
     seed_everything(recipe.seed)
@@ -90,41 +85,31 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
     data = load_datasets(recipe.data)
     data.notes.extend(_notes(recipe, len(data.train)))
     phases = qat_schedule(recipe, len(data.train)) if recipe.quant.method == "qat" else None
-    counts = len(data.train), len(data.validation)
-    planner = Planner(data.train.inputs, data.scaling, data.target_scaling, device, *counts)
+    planner = Planner(data.train.inputs, data.scaling, data.target_scaling, device, len(data.train), len(data.validation))
     plans = planner.within_budget(recipe)
-    RunPlan(plan_phases(recipe, planner, plans), recipe.memory, device).require_fit()
-    folder = RunFolder.open(recipe, environment(device_of_torch(device), recipe.seed), resume=resume)
-    watch = MemoryWatch(folder.path / "memory.jsonl", device)
-    if watch.probe.note is not None:
-        data.notes.append(watch.probe.note)
-    job = Job(recipe, device, data, planner, plans, folder, watch, console, resume)
-    _announce(job)
-
+    plan = RunPlan(plan_phases(recipe, planner, plans), recipe.memory, device)
+    more = {"planner": planner, "plans": plans, "resume": resume}
+    job = ForecasterJob.open(recipe, device, data, plan, resume=resume, console=console, **more)
+    _announce_plans(job)
     advice = "out of memory outside training, where no batch can be halved; lower model.hidden, or a TFT's model.knots, or free memory"
-    with folder.recording(name=recipe.name, seed=recipe.seed):
-        with explained(advice):
-            summary = _stages(job, phases)
-        folder.write_json("summary.json", summary)
-        report = write_report(folder.path)
-    console.print_line(f"report: {report}")
-    return summary
+    return job.train(lambda: _stages(job, phases), write_report, advice=advice)
 
 
-def _stages(job: Job, phases: QatSchedule | None) -> dict[str, Any]:
-    """Training; of a TFT pruning and tables; calibration, QAT; and an export after each that makes one."""
+def _stages(job: ForecasterJob, phases: QatSchedule | None) -> dict[str, Any]:
+    """Train; prune and tabulate a TFT; calibrate, train quantized; and export after each stage that makes a format."""
     recipe = job.recipe
     exported: dict[Format, Exported] = {}
     summary = _head(job)
 
     model = build_model(recipe.model, job.data)
-    summary |= _train(job, model)
+    training = _train(job, model)
+    summary |= _training_summary(job, training)
     if recipe.quant.prune is not None:
         assert isinstance(model, TemporalFusionTransformer)
-        model, weights = prune(model.eval(), recipe.quant.prune.keep, partial(_rows_once, job, summary["batch_size"]))
+        model, weights = prune(model.eval(), recipe.quant.prune.keep, partial(_rows_once, job, training.batch_size))
         job = replace(job, data=job.data.without(model.inputs.left_out))
         tuned = _fine_tune(job, model, "prune", "pruned and trained on")
-        summary["prune"] = tuned | pruned_summary(weights, recipe.quant.prune.keep)
+        summary["prune"] = _fine_tuning_summary(job, "prune", tuned) | pruned_summary(weights, recipe.quant.prune.keep)
         job.console.print_line(pruned_line(summary))
     if isinstance(model, TemporalFusionTransformer):
         model, curves = tabulate(model.cpu())  # QAT trains the tables; the curves they came from need not stay in memory
@@ -135,7 +120,7 @@ def _stages(job: Job, phases: QatSchedule | None) -> dict[str, Any]:
             exported[kind] = _export(job, model, kind)
 
     if recipe.quant.method != "none":
-        quantizing = Quantizing(recipe.quant, model, job.data.train, job.device, summary["batch_size"])
+        quantizing = Quantizing(recipe.quant, model, job.data.train, job.device, training.batch_size)
         prepared, sensitivity = quantizing.quantize(job.folder, job.console)
         if sensitivity is not None:
             summary["quant"] = sensitivity.as_dict()
@@ -143,7 +128,7 @@ def _stages(job: Job, phases: QatSchedule | None) -> dict[str, Any]:
         if calibrated in recipe.formats:
             exported[calibrated] = _export(job, prepared, calibrated)
         if phases is not None:
-            summary["qat"] = _train_quantized(job, prepared, phases)
+            summary["qat"] = _fine_tuning_summary(job, "qat", _train_quantized(job, prepared, phases))
             exported[trained] = _export(job, prepared, trained)
 
     if "fp16_int8" in recipe.formats:
@@ -154,15 +139,15 @@ def _stages(job: Job, phases: QatSchedule | None) -> dict[str, Any]:
         exported["stream"] = _export_stream(job, final, exported[recipe.result])
 
     if recipe.export.publish:
-        publish(exported, PUBLISHED / recipe.name)
-        job.console.print_line(f"published: {', '.join(exported)} in {PUBLISHED / recipe.name}")
-    summary["memory"] = _memory(job)
+        job.publish(exported)
+    planned = max(job.planner.peak_bytes(recipe, plan) for plan in job.plans.values())
+    summary["memory"] = job.memory_summary(planned)
     summary["models"] = {kind: made.summary() for kind, made in exported.items()}
     job.console.print_table(exported_table(exported, naive_q_risk(job.data.validation)))
     return summary
 
 
-def _head(job: Job) -> dict[str, Any]:
+def _head(job: ForecasterJob) -> dict[str, Any]:
     return {
         "name": job.recipe.name,
         "status": "ok",
@@ -178,51 +163,44 @@ def _head(job: Job) -> dict[str, Any]:
     }
 
 
-def _memory(job: Job) -> dict[str, Any]:
-    """What the run held and when, told and for summary.json."""
-    records = read_records(job.folder.path / "memory.jsonl")
-    found = ledgers(records, job.recipe.memory.budget_mb)
-    for stage, ledger in found.items():
-        job.console.print_table(ledger_table(stage, ledger))
-    planned = max(job.planner.peak_bytes(job.recipe, plan) for plan in job.plans.values())
-    job.console.print_line(memory_line(job.watch.timeline, planned))
-    return {
-        **job.watch.timeline.summary(),
-        "planned_peak_bytes": planned,
-        "components": stack_at_peak(records),
-        "ledger": {stage: ledger.as_dict() for stage, ledger in found.items()},
-    }
+def _training_summary(job: ForecasterJob, training: Training) -> dict[str, Any]:
+    """What summary.json says of training, beside the naive forecast."""
+    summary = training.summary()
+    return {**summary, "val": {**summary["val"], "baseline_q_risk": {"0.5": naive_q_risk(job.data.validation)}}}
 
 
-def _train(job: Job, model: Forecaster) -> dict[str, Any]:
-    """Train in floating point, in place, and say what it came to and what it held."""
+def _fine_tuning_summary(job: ForecasterJob, stage: str, training: Training) -> dict[str, Any]:
+    """What summary.json says of a later stage of training."""
+    return {**training.summary(), "planned_peak_bytes": job.planner.peak_bytes(job.recipe, job.plans[stage])}
+
+
+def _train(job: ForecasterJob, model: Forecaster) -> Training:
+    """Train in floating point, in place."""
     with job.watch.watching(model):
         training = _trainer(job, model, "train", job.folder.path).fit(resume=_resumable(job, job.folder.path))
-    baseline = naive_q_risk(job.data.validation)
-    job.console.print_line(validation_line("trained", training, baseline))
-    summary = training.summary()
-    return {**summary, "val": {**summary["val"], "baseline_q_risk": {"0.5": baseline}}}
+    job.console.print_line(validation_line("trained", training, naive_q_risk(job.data.validation)))
+    return training
 
 
-def _train_quantized(job: Job, prepared: Forecaster, phases: QatSchedule) -> dict[str, Any]:
-    """Train the tables and everything else through fake quantization, in place, and say what it came to."""
+def _train_quantized(job: ForecasterJob, prepared: Forecaster, phases: QatSchedule) -> Training:
+    """Train the tables and everything else through fake quantization, in place."""
     if job.recipe.quant.qat.ranges == "learn":
         learn_ranges(prepared)
     return _fine_tune(job, prepared, "qat", "trained quantized", phases)
 
 
-def _fine_tune(job: Job, model: Forecaster, stage: str, words: str, phases: QatSchedule | None = None) -> dict[str, Any]:
-    """Train a model on that was trained before and changed, in place, and say what it came to; no worse than what it began with."""
+def _fine_tune(job: ForecasterJob, model: Forecaster, stage: str, words: str, phases: QatSchedule | None = None) -> Training:
+    """Train a changed model further, in place; it ends no worse than it began."""
     folder = job.folder.path / stage
     job.watch.timeline.stage = stage
     seed_everything(job.recipe.seed)  # exports in between draw random numbers too: which of them there are must not change training
     with job.watch.watching(model.train()):
         training = _trainer(job, model, stage, folder, phases).fit(resume=_resumable(job, folder))
     job.console.print_line(validation_line(words, training, naive_q_risk(job.data.validation)))
-    return {**training.summary(), "planned_peak_bytes": job.planner.peak_bytes(job.recipe, job.plans[stage])}
+    return training
 
 
-def _trainer(job: Job, model: Forecaster, title: str, folder: Path, phases: QatSchedule | None = None) -> Trainer:
+def _trainer(job: ForecasterJob, model: Forecaster, title: str, folder: Path, phases: QatSchedule | None = None) -> Trainer:
     recipe = job.recipe
     on_cpu = job.planner.validates_on_cpu(recipe, job.plans[title])
     trainer = Trainer(
@@ -248,19 +226,19 @@ def _trainer(job: Job, model: Forecaster, title: str, folder: Path, phases: QatS
     return trainer
 
 
-def _resumable(job: Job, folder: Path) -> bool:
+def _resumable(job: ForecasterJob, folder: Path) -> bool:
     """Whether this stage had begun when the run was interrupted."""
     return job.resume and (folder / "checkpoints" / "last.pt").exists()
 
 
-def _rows_once(job: Job, batch_size: int) -> Iterator[Batch]:
+def _rows_once(job: ForecasterJob, batch_size: int) -> Iterator[Batch]:
     """Training windows a lookback apart: they show no row twice, and what variable selection makes of a row depends on no other."""
     train = job.data.train
     for indices in torch.arange(0, len(train), train.inputs.lookback).split(batch_size):
         yield train.batch(indices).to(job.device)
 
 
-def _export(job: Job, model: Forecaster, kind: Format) -> Exported:
+def _export(job: ForecasterJob, model: Forecaster, kind: Format) -> Exported:
     recipe = job.recipe
     exported = export_model(
         model.cpu(),
@@ -276,7 +254,7 @@ def _export(job: Job, model: Forecaster, kind: Format) -> Exported:
     return exported
 
 
-def _export_stream(job: Job, model: TemporalFusionTransformer, one_piece: Exported) -> ExportedPair:
+def _export_stream(job: ForecasterJob, model: TemporalFusionTransformer, one_piece: Exported) -> ExportedPair:
     recipe = job.recipe
     exported = export_pair(
         model.cpu(),
@@ -311,19 +289,17 @@ def _notes(recipe: Recipe, windows: int) -> list[str]:
     return notes
 
 
-def _announce(job: Job) -> None:
-    recipe, say = job.recipe, job.console
-    say.print_line(f"{recipe.name} on {job.device}, into {job.folder.path}", style="bold")
-    for note in job.data.notes:
-        say.print_line(f"  {note}")
+def _announce_plans(job: ForecasterJob) -> None:
+    """Print the size of the model, the planned peaks, and what was changed so that they fit."""
+    recipe, console = job.recipe, job.console
     count = parameter_count(job.data.train.inputs, architecture_of(recipe.model))
     form = recipe.model.form if recipe.model.kind == "tft" else recipe.model.kind
-    say.print_line(f"{count:,} parameters ({form}), {len(job.data.train.inputs.history)} history variables")
+    console.print_line(f"{count:,} parameters ({form}), {len(job.data.train.inputs.history)} history variables")
     for stage, plan in job.plans.items():
-        say.print_line(planned_line(stage, plan, recipe.memory.budget_mb))
+        console.print_line(planned_line(stage, plan, recipe.memory.budget_mb))
         if plan.batch_size < recipe.train.batch_size:
             windows = f"{plan.batch_size} window{'s' if plan.batch_size > 1 else ''}"
-            say.print_line(f"  forward batches of {windows}, so that the planned peak stays within memory.budget_mb")
+            console.print_line(f"  forward batches of {windows}, so that the planned peak stays within memory.budget_mb")
         if job.planner.validates_on_cpu(recipe, plan) and recipe.validate.device == "auto":
             why = f"{plan.validation_batch} windows together are planned above memory.budget_mb"
-            say.print_line(f"  validated on the CPU: {why}; a lower validate.batch_size stays on {job.device}")
+            console.print_line(f"  validated on the CPU: {why}; a lower validate.batch_size stays on {job.device}")

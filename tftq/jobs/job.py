@@ -1,0 +1,57 @@
+"""What every job does around its work: announce it, keep the status in its folder, and write the summary and the report."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from tftq.console import Console
+from tftq.jobs.folder import RunFolder
+from tftq.recipe.schema import JobRecipe
+
+R = TypeVar("R", bound=JobRecipe)
+
+
+@dataclass(frozen=True)
+class Job(Generic[R]):
+    """A run and where it goes.
+
+    Args:
+        recipe: of the run.
+        folder: its folder.
+        console: where it prints.
+    """
+
+    recipe: R
+    folder: RunFolder
+    console: Console
+
+    def announce(self, device: str | None = None) -> None:
+        """Print the recipe's name, where it computes, and its folder."""
+        place = "" if device is None else f" on {device},"
+        self.console.print_line(f"{self.recipe.name}{place} into {self.folder.path}", style="bold")
+
+    def record(
+        self, work: Callable[[], dict[str, Any]], write_report: Callable[[Path], Path | None], *, seed: int | None = None
+    ) -> dict[str, Any]:
+        """Do the work, and write summary.json and the report; a run that is stopped or fails leaves its status.
+
+        Args:
+            work: returns the content of summary.json.
+            write_report: writes the report of the run's folder and returns its path; None where there is none to write.
+            seed: of the random generators, for the summary of a run that is under way, stopped or failed.
+
+        Returns:
+            What summary.json holds.
+
+        Raises:
+            RunFolderError: another process writes to the folder.
+        """
+        about = {"name": self.recipe.name} if seed is None else {"name": self.recipe.name, "seed": seed}
+        with self.folder.recording(**about):
+            summary = work()
+            self.folder.write_json("summary.json", summary)
+            report = write_report(self.folder.path)
+        if report is not None:
+            self.console.print_line(f"report: {report}")
+        return summary
