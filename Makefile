@@ -14,7 +14,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install -e .
+	$(BIN)/python -m pip install -e '.[train]'
 	touch $@
 
 $(VENV)/.installed-rl: pyproject.toml | $(VENV)/bin/python

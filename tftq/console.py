@@ -11,6 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
 from tftq.errors import RecipeError, TftqError
+from tftq.spec.extras import explain_missing
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -124,6 +125,11 @@ def exit_status(command: Callable[[], int], *, refused: tuple[type[Exception], .
             return REFUSED
         except (TftqError, OSError) as error:
             print(f"error: {error}", file=sys.stderr)
+            return FAILED
+        except ModuleNotFoundError as error:
+            if (line := explain_missing(error)) is None:
+                raise
+            print(f"error: {line}", file=sys.stderr)
             return FAILED
         except KeyboardInterrupt as interruption:
             notes = "".join(f" ({note})" for note in getattr(interruption, "__notes__", ()))
