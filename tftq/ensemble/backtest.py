@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
 from tftq.data.files import duration, iso
 from tftq.ensemble.answers import MEDIAN
@@ -304,8 +303,8 @@ class _Answers:
         whole = np.isfinite(outcome).all(1) & np.isfinite(self.quantiles).all((1, 2))
         if not self.levels or not whole.any():
             return None
-        metrics = ForecastMetrics(self.levels, torch.ones(horizon))
-        metrics.add(torch.from_numpy(self.quantiles[whole]), torch.from_numpy(outcome[whole]))
+        metrics = ForecastMetrics(self.levels, np.ones(horizon))
+        metrics.add(self.quantiles[whole], outcome[whole])
         found = validation_summary(metrics.result())
         interval = {"coverage": found["coverage"]} if len(self.levels) > 1 else {}
         return {"windows": found["windows"], "horizon": horizon, "loss": found["loss"], "q_risk": found["q_risk"], **interval}

@@ -56,6 +56,6 @@ def evaluate_forecasts(
     """
     for indices in torch.arange(len(windows)).split(batch_size):
         batch = windows.batch(indices)
-        if not metrics.add(torch.from_numpy(forecast(batch)), batch.target):
+        if not metrics.add(forecast(batch), batch.target.numpy()):
             raise GateError(f"{name}: a forecast of windows {int(indices[0])} to {int(indices[-1])} is not finite")
     return metrics.result()

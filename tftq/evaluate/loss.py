@@ -1,4 +1,4 @@
-"""The quantile loss that training minimises and validation reports."""
+"""The quantile loss that training minimises, in torch; `tftq.evaluate.metrics` reports the same in NumPy."""
 
 from collections.abc import Sequence
 

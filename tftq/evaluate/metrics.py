@@ -1,12 +1,28 @@
-"""How good forecasts are: sums that are updated batch by batch, and what they come to; whoever made the forecasts."""
+"""Metrics of forecasts in NumPy, summed batch by batch: the same for training, exported models, predictions and back-tests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from tftq.evaluate.loss import pinball
+
+def pinball(forecast: np.ndarray, target: np.ndarray, quantiles: Sequence[float]) -> np.ndarray:
+    """Compute the pinball loss of every forecast quantile in float64 (paper, equation 25).
+
+    `tftq.evaluate.loss.pinball` is the same in torch, for training.
+
+    Args:
+        forecast: [batch, horizon, quantiles], in the target's unit, any floating dtype.
+        target: [batch, horizon], in the target's unit, any floating dtype.
+        quantiles: the probabilities, each in (0, 1), in the forecast's order.
+
+    Returns:
+        float64 [batch, horizon, quantiles], in the target's unit, never negative.
+    """
+    levels = np.asarray(quantiles, np.float64)
+    error = np.asarray(target, np.float64)[..., None] - forecast  # [batch, horizon, quantiles]
+    losses: np.ndarray = np.maximum(levels * error, (levels - 1) * error)
+    return losses
 
 
 @dataclass(frozen=True)
@@ -14,7 +30,7 @@ class Validation:
     """The quality of forecasts over windows.
 
     Args:
-        windows: how many.
+        windows: number of windows.
         loss: the training loss, without unit.
         q_risk: for each quantile `2·Σ pinball / Σ|target|` (paper, equation 26); where every target is 0 that ratio does not exist,
             and this is twice the mean pinball loss, in the target's unit.
@@ -32,67 +48,68 @@ class Validation:
 
 
 class ForecastMetrics:
-    """Gathers `Validation` from batches; keeps sums as Python numbers, so nothing of a batch stays alive.
+    """Accumulate `Validation` over batches; holds sums only, nothing of a batch.
 
     Args:
         quantiles: the levels, in the forecast's order, increasing.
-        scale: [horizon], what the loss divides each step by, in the target's unit.
+        scale: [horizon], the divisor of each step in the loss, in the target's unit.
     """
 
-    def __init__(self, quantiles: Sequence[float], scale: Tensor) -> None:
+    def __init__(self, quantiles: Sequence[float], scale: Sequence[float] | np.ndarray) -> None:
         self.quantiles = [float(quantile) for quantile in quantiles]
-        self.scale: list[float] = scale.tolist()
+        self.scale = [float(step) for step in scale]
         self.windows = 0
-        self._pinball = [[0.0] * len(self.quantiles) for _ in self.scale]  # horizon, quantiles
-        self._size = [0.0] * len(self.scale)  # Σ|target| a step
+        self._pinball = np.zeros((len(self.scale), len(self.quantiles)))
+        self._size = np.zeros(len(self.scale))  # Σ|target| of each step
         self._covered = self._crossed = 0
 
-    def add(self, forecast: Tensor, target: Tensor) -> bool:
-        """Count a batch in; a batch whose forecasts or targets are not all finite is left out.
+    def add(self, forecast: np.ndarray, target: np.ndarray) -> bool:
+        """Add a batch; a batch with forecasts or targets that are not finite is left out.
 
         Args:
             forecast: [batch, horizon, quantiles], in the target's unit, any floating dtype.
-            target: [batch, horizon], in the target's unit.
+            target: [batch, horizon], in the target's unit, any floating dtype.
 
         Returns:
             Whether the batch was finite.
         """
-        forecast, target = forecast.detach().cpu().double(), target.detach().cpu().double()
-        losses = pinball(forecast, target, self.quantiles).sum(0)  # [horizon, quantiles]
-        if not losses.isfinite().all():
+        forecast, target = np.asarray(forecast, np.float64), np.asarray(target, np.float64)
+        if not (np.isfinite(forecast).all() and np.isfinite(target).all()):
             return False
         self.windows += len(target)
-        self._pinball = (torch.tensor(self._pinball, dtype=torch.float64) + losses).tolist()
-        self._size = (torch.tensor(self._size, dtype=torch.float64) + target.abs().sum(0)).tolist()
+        self._pinball += pinball(forecast, target, self.quantiles).sum(0)
+        self._size += np.abs(target).sum(0)
         self._covered += int(((forecast[..., 0] <= target) & (target <= forecast[..., -1])).sum())
-        self._crossed += int((forecast.diff(dim=-1) < 0).any(-1).sum())
+        self._crossed += int((np.diff(forecast, axis=-1) < 0).any(-1).sum())
         return True
 
     def result(self) -> Validation:
-        """What the batches so far come to."""
+        """Compute the metrics of all batches added so far."""
         assert self.windows, "no batch was added"
         horizon, cells = len(self.scale), self.windows * len(self.scale)
-        risks = {quantile: [row[i] for row in self._pinball] for i, quantile in enumerate(self.quantiles)}  # Σ pinball a step
-        scaled = sum(sum(row) / scale for row, scale in zip(self._pinball, self.scale, strict=True))
+        by_step: list[list[float]] = self._pinball.T.tolist()  # Σ pinball of each quantile and step
+        size: list[float] = self._size.tolist()
+        risks = dict(zip(self.quantiles, by_step, strict=True))
+        scaled = sum(sum(row) / scale for row, scale in zip(self._pinball.tolist(), self.scale, strict=True))
         return Validation(
             windows=self.windows,
             loss=scaled / (cells * len(self.quantiles)),
-            q_risk={quantile: 2 * sum(steps) / (sum(self._size) or cells) for quantile, steps in risks.items()},
+            q_risk={quantile: 2 * sum(steps) / (sum(size) or cells) for quantile, steps in risks.items()},
             q_risk_by_step={
-                quantile: [2 * steps[h] / (self._size[h] or self.windows) for h in range(horizon)] for quantile, steps in risks.items()
+                quantile: [2 * steps[h] / (size[h] or self.windows) for h in range(horizon)] for quantile, steps in risks.items()
             },
             coverage=self._covered / cells,
             crossing_rate=self._crossed / cells,
         )
 
 
-def validation_summary(found: Validation) -> dict[str, object]:
-    """How good forecasts of windows are, as it stands in summary.json: quantiles as text."""
+def validation_summary(validation: Validation) -> dict[str, object]:
+    """Format metrics as they stand in summary.json: quantiles as text."""
     return {
-        "windows": found.windows,
-        "loss": found.loss,
-        "q_risk": {str(quantile): risk for quantile, risk in found.q_risk.items()},
-        "q_risk_by_step": {str(quantile): steps for quantile, steps in found.q_risk_by_step.items()},
-        "coverage": found.coverage,
-        "crossing_rate": found.crossing_rate,
+        "windows": validation.windows,
+        "loss": validation.loss,
+        "q_risk": {str(quantile): risk for quantile, risk in validation.q_risk.items()},
+        "q_risk_by_step": {str(quantile): steps for quantile, steps in validation.q_risk_by_step.items()},
+        "coverage": validation.coverage,
+        "crossing_rate": validation.crossing_rate,
     }

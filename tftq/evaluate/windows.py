@@ -44,7 +44,8 @@ def measure_forecasts(
     with torch.no_grad(), precision.autocast():  # no inference mode: what a module caches must stay trainable
         for indices in torch.arange(len(windows)).split(batch_size):
             batch = windows.batch(indices).to(precision.device)
-            if not metrics.add(model(*batch.inputs), batch.target):
+            forecast = model(*batch.inputs).cpu().double()  # NumPy has no bfloat16
+            if not metrics.add(forecast.numpy(), batch.target.cpu().numpy()):
                 reason = explain(model, batch) or "every layer's output is finite when the batch is run again"
                 raise NonFiniteError(f"the forecast or target of windows {int(indices[0])} to {int(indices[-1])} is not finite: {reason}")
             on_batch(len(indices))
@@ -53,7 +54,7 @@ def measure_forecasts(
 
 def metrics_for(model: Forecaster) -> ForecastMetrics:
     """Empty metrics with the quantiles and the scale of a model's forecasts."""
-    return ForecastMetrics(model.quantiles, model.target_scale)
+    return ForecastMetrics(model.quantiles, model.target_scale.tolist())
 
 
 def naive_q_risk(windows: DataWindows, batch_size: int = 1024) -> float:

@@ -94,14 +94,14 @@ class Accuracy:
     """
 
     def __init__(self, model: ServedModel) -> None:
-        self.metrics = ForecastMetrics(model.quantiles, torch.ones(model.horizon))
+        self.metrics = ForecastMetrics(model.quantiles, np.ones(model.horizon))
         self._naive = self._size = 0.0
 
     def add(self, forecasts: Forecasts) -> None:
         """Count in those forecasts whose outcome is known."""
         known, target, naive = forecasts.outcome
         if known.any():
-            self.metrics.add(torch.from_numpy(forecasts.values[known]), target)
+            self.metrics.add(forecasts.values[known], target.numpy())
             self._naive += float((target.double() - naive).abs().sum())
             self._size += float(target.double().abs().sum())
 
