@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.ensemble.tables import BEGIN, MINUTE, answers_table, random_members
-from tests.report.test_page import Reader
+from tests.report.reader import Reader
 from tftq.ensemble.answers import Answer
 from tftq.ensemble.backtest import backtest
-from tftq.ensemble.report import POINTS, write_ensemble_report
+from tftq.ensemble.report import POINTS, write_report
 
 MB = 1_000_000
 
@@ -71,7 +71,7 @@ def write_run(folder: Path, bars: int = 60, *, since: int | None = None, **chang
 
 def read(folder: Path) -> tuple[str, dict[str, list[str]], str]:
     """The page's text, the first cell of each row of its tables -> the others, and the page."""
-    page = write_ensemble_report(folder).read_text(encoding="utf-8")
+    page = write_report(folder).read_text(encoding="utf-8")
     reader = Reader(page)
     assert not reader.open, "left open"
     root = ElementTree.fromstring(page)  # well-formed to the letter
@@ -92,13 +92,13 @@ def test_the_page_tells_every_figure(tmp_path: Path) -> None:
         "58 MB",
         "resident, budget 120 MB",
         "7.50 ms",
-        "a bar, p99 12.25 ms",
+        "per bar, p99 12.25 ms",
         "A change of position by 1 costs 0.25 in the price's unit.",
         "Planned 65.0 MB in all; the process grew by 58.0 MB; budget 120 MB, residency all, one allocator for all sessions. "
         "Bars of the ensemble: ok 60.",
         "2 bars dropped: <no price>",
         "commit abc, dirty yes",
-        "Median time of a bar, ms",
+        "Median time per bar, ms",
         "members: {tft: {path: exports/tft}}",
     ):
         assert words in text
@@ -110,7 +110,7 @@ def test_the_page_tells_every_figure(tmp_path: Path) -> None:
     assert cells["P50 q-risk"] == ["–", "–", *(f"{order[i]['forecast']['q_risk']['0.5']:.4f}" for i in (2, 3)), "–", "1.0000"]
     assert cells["P90 q-risk"][-1] == "–" and cells["coverage"][2] == f"{order[2]['forecast']['coverage']:.1%}"
     assert cells["quantile loss, bp"][3] == f"{1e4 * order[3]['forecast']['loss']:.3f}" and cells["quantile loss, bp"][-1] == "–"
-    assert cells["kind"] == ["dqn", "tft", "mamba2"] and cells["file"] == 3 * ["int8_ptq.onnx"]
+    assert cells["type"] == ["dqn", "tft", "mamba2"] and cells["file"] == 3 * ["int8_ptq.onnx"]
     assert cells["memory, planned"] == ["5.0 MB", "40.0 MB", "20.0 MB"]
     assert cells["memory, measured at loading"] == [
         "4.0 MB",
@@ -118,7 +118,7 @@ def test_the_page_tells_every_figure(tmp_path: Path) -> None:
         "–",
     ]
     assert cells["bars: not finite"] == ["0", "1", "0"] and cells["bars: warming up"] == ["0", "5", "0"] and cells["bars: ok"][1] == "54"
-    assert cells["time a bar, p99"] == 3 * ["2.50 ms"]
+    assert cells["time per bar, p99"] == 3 * ["2.50 ms"]
     assert "budget 120<" in page and 'class="verdict bad"' in page and 'class="verdict good"' not in page
 
 
@@ -132,8 +132,8 @@ def test_bars_of_training_are_told(tmp_path: Path) -> None:
 
 
 def test_what_is_measured_since_a_restart_alone_says_so(tmp_path: Path) -> None:
-    words = "The run went on after 1,200 bars: times, loads and memory are of those that follow."
-    assert words in read(write_run(tmp_path, resumed_after_bars=1200))[0] and "went on" not in read(write_run(tmp_path))[0]
+    words = "The run was resumed after 1,200 bars: times, loads and memory are of the bars after them."
+    assert words in read(write_run(tmp_path, resumed_after_bars=1200))[0] and "resumed" not in read(write_run(tmp_path))[0]
 
 
 def test_many_bars_are_drawn_as_some(tmp_path: Path) -> None:
@@ -160,8 +160,8 @@ def test_agents_alone_have_no_risks(tmp_path: Path) -> None:
 
 def test_a_page_that_cannot_be_made_leaves_the_old_one(tmp_path: Path) -> None:
     folder = write_run(tmp_path)
-    before = write_ensemble_report(folder).read_text(encoding="utf-8")
+    before = write_report(folder).read_text(encoding="utf-8")
     (folder / "env.json").write_text("{")
     with pytest.raises(json.JSONDecodeError):
-        write_ensemble_report(folder)
+        write_report(folder)
     assert (folder / "report.html").read_text(encoding="utf-8") == before and not list(folder.glob("*.part"))

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.members import write_members
 from tftq.errors import ProviderError
-from tftq.report.nodes import nodes_in_words
+from tftq.report.models import describe_nodes
 from tftq.serve.measure import measure
 from tftq.train.device import gpu_uuid
 
@@ -46,7 +46,7 @@ def _row(kind: str, folders: list[Path], device: torch.device) -> dict[str, Any]
     except ProviderError as error:
         return {**row, "skipped": str(error)}
     cost = found.cost
-    row |= {"computed_by": nodes_in_words(found.nodes), "nodes": found.nodes, "latency_ms": cost["latency_ms"]}
+    row |= {"computed_by": describe_nodes(found.nodes), "nodes": found.nodes, "latency_ms": cost["latency_ms"]}
     row |= {"device_bytes": cost["device_bytes"], "context_bytes": cost["context_bytes"], "device_bytes_are": cost["device_bytes_are"]}
     row |= {"budget_bytes": BUDGET_BYTES, "first_attempt_bytes": FIRST_ATTEMPT_BYTES}
     if cost["device_bytes"] is None or cost["context_bytes"] is None:

@@ -18,7 +18,7 @@ from tftq.quant.calibration import calibrate
 from tftq.quant.prepare import LstmStorage, prepared_copy
 from tftq.quant.weights import with_rounded_weights
 from tftq.recipe.schema import Format, is_half, is_integer
-from tftq.report.nodes import nodes_in_words
+from tftq.report.models import describe_nodes
 from tftq.serve.measure import measure
 from tftq.serve.session import CPU, CUDA, CUDA_OPTIONS, SEVERITY_ERROR, feeds, open_session
 from tftq.train.device import gpu_uuid
@@ -68,7 +68,7 @@ def runtime_row(size: Size, kind: Format, lstm: LstmStorage, device: torch.devic
         found = torch.from_numpy(session.run(["forecast"], feeds(session, batch.inputs))[0])
         distance = float((found - expected).abs().max() / (expected.max() - expected.min()))
         nodes = costs[1].nodes
-        row |= {"distance_of_spread": distance, "allowed": ALLOWED, "computed_by": nodes_in_words(nodes), "nodes": nodes}
+        row |= {"distance_of_spread": distance, "allowed": ALLOWED, "computed_by": describe_nodes(nodes), "nodes": nodes}
         passed = distance <= ALLOWED
         if is_half(kind):
             passed &= computed_on_the_gpu(nodes)

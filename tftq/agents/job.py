@@ -9,7 +9,7 @@ from tftq.agents.export import ExportedPolicy, export_policy, quantized
 from tftq.agents.plan import buffer_bytes, plan_phases, trained_parameters
 from tftq.agents.policy import Policy
 from tftq.agents.recipe import AgentRecipe
-from tftq.agents.report import evaluation_line, planned_phase_line, policies_table
+from tftq.agents.report import evaluation_line, planned_phase_line, policies_table, write_report
 from tftq.agents.rewards import Earnings, Rewards
 from tftq.console import Console
 from tftq.data.load import load_datasets
@@ -17,7 +17,6 @@ from tftq.errors import AgentError, RunFolderError
 from tftq.export.publish import origin
 from tftq.jobs.training import TrainingJob
 from tftq.plan.phases import RunPlan
-from tftq.report.page import write_report
 from tftq.train.device import choose_device, seed_everything
 
 if TYPE_CHECKING:

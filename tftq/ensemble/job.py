@@ -25,7 +25,7 @@ from tftq.ensemble.loop import Session
 from tftq.ensemble.market import Market
 from tftq.ensemble.member import Member, open_member, planned_bytes
 from tftq.ensemble.recipe import OWN, BarsToAnswer, EnsembleRecipe
-from tftq.ensemble.report import write_ensemble_report
+from tftq.ensemble.report import write_report
 from tftq.ensemble.residency import MEGA, Residency
 from tftq.errors import EnsembleError, TooFewBarsError
 from tftq.jobs.environment import Device, environment
@@ -179,7 +179,7 @@ def run(
         summary["memory"]["resident_bytes"] = resident
         summary["left_out_bars"], summary["resumed_after_bars"] = dict(incoming.counts), session.resumed_after
         folder.write_json("summary.json", summary)
-        report = None if found is None else write_ensemble_report(folder.path)
+        report = None if found is None else write_report(folder.path)
     _tell_summary(tell.console, summary)
     if report is not None:
         tell.console.print_line(f"report: {report}")

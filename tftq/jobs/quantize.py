@@ -18,7 +18,7 @@ from tftq.quant.layers import quantized_layers
 from tftq.quant.prepare import prepared_copy
 from tftq.quant.sensitivity import Sensitivity, measure_sensitivity
 from tftq.recipe.schema import QuantRecipe
-from tftq.report.text import budget_line, sensitivity_table
+from tftq.report.console import budget_line, sensitivity_table
 from tftq.train.precision import Precision
 
 MEASURED = "sensitivity.json"  # in the run folder, where a resumed run finds what was measured before

@@ -30,8 +30,7 @@ from tftq.plan.training import Planner, StagePlan
 from tftq.quant.fake_quantize import learn_ranges
 from tftq.quant.schedule import QatSchedule
 from tftq.recipe.schema import INTEGER_FORMATS, Format, Recipe
-from tftq.report.page import write_report
-from tftq.report.text import (
+from tftq.report.console import (
     exported_table,
     planned_line,
     pruned_line,
@@ -40,6 +39,7 @@ from tftq.report.text import (
     tables_summary,
     validation_line,
 )
+from tftq.report.forecaster import write_report
 from tftq.train.build import architecture_of, build_model
 from tftq.train.device import choose_device, gpu_uuid, seed_everything
 from tftq.train.precision import Precision

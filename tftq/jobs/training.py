@@ -17,7 +17,7 @@ from tftq.memory.ledger import ledgers, read_records, stack_at_peak
 from tftq.memory.watch import MemoryWatch
 from tftq.plan.phases import RunPlan
 from tftq.recipe.schema import RunRecipe
-from tftq.report.text import ledger_table, memory_line
+from tftq.report.console import ledger_table, memory_line
 from tftq.train.oom import explained
 
 R = TypeVar("R", bound=RunRecipe)

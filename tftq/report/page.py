@@ -1,56 +1,72 @@
-"""report.html: one page without scripts or network that tells what a run was worth and what it cost."""
+"""Fill a template of templates/ and write the page: one file without script, font or network access."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from tftq.agents.report import agent_parts
-from tftq.jobs.folder import RunFolder
-from tftq.report.document import document
-from tftq.report.facts import Facts
-from tftq.report.html import tag
-from tftq.report.models import gate, models
-from tftq.report.sections import curves, data, environment, memory, pruning, recipe
-from tftq.report.sensitivity import sensitivity
-from tftq.report.verdict import tiles, verdict
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from tftq.io import written_whole
+from tftq.spec.quantiles import quantile_name
+
+MB = 1e6
+MIB = 2**20
 
 
-def write_report(folder: Path) -> Path:
-    """Write `<folder>/report.html`, whole or not at all.
+def write_page(folder: Path, template: str, values: Mapping[str, Any]) -> Path:
+    """Write `<folder>/report.html` atomically.
 
     Args:
-        folder: of a run that came to its end; everything on the page is read from its files.
+        folder: of a finished run.
+        template: the name of a file in templates/.
+        values: what the template shows; a missing one is an error.
 
     Returns:
-        The page's path.
+        The path of the page.
+
+    Raises:
+        jinja2.TemplateError: the template asks for a value that is missing, or is no valid template.
     """
-    return RunFolder(folder).write("report.html", page(Facts.read(folder)))
+    path = folder / "report.html"
+    page = render(template, values)
+    with written_whole(path) as part:
+        part.write_text(page, encoding="utf-8")
+    return path
 
 
-def page(facts: Facts) -> str:
-    """The whole document, which is well-formed XML too."""
-    name = facts.summary["name"]
-    if "agent" in facts.recipe:
-        return document(name, agent_parts(facts))
-    parts = [
-        tag("header", tag("h1", name), tag("p", _what(facts), class_="soft")),
-        verdict(facts),
-        tiles(facts),
-        models(facts),
-        *([sensitivity(facts)] if "quant" in facts.summary else []),
-        curves(facts),
-        *([pruning(facts)] if "prune" in facts.summary else []),
-        memory(facts),
-        data(facts),
-        gate(facts),
-        environment(facts.environment),
-        recipe(facts.recipe_text),
-    ]
-    return document(name, parts)
-
-
-def _what(facts: Facts) -> str:
-    """What was run, in a line."""
-    found, began = facts.summary, facts.environment["started"]
-    return (
-        f"Forecasts of the {found['target']}, {facts.recipe['data']['horizon']} steps from {facts.recipe['data']['lookback']}. "
-        f"{found['updates']:,} updates at {found['samples_per_s']:.0f} windows/s on {found['device']}, seed {found['seed']}, begun {began}."
+def render(template: str, values: Mapping[str, Any]) -> str:
+    """Fill a template; the page is well-formed XML too, and every text is escaped."""
+    environment = Environment(
+        loader=PackageLoader("tftq.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters |= {"number": number, "mb": megabytes, "mib": mebibytes, "quantile": quantile, "plain": plain}
+    return environment.get_template(template).render(values)
+
+
+def number(value: float | None, spec: str) -> str:
+    """Format a number by a format specification such as ".2f"; a missing one is a dash."""
+    return "–" if value is None else format(value, spec)
+
+
+def megabytes(size: float | None, spec: str = ".1f") -> str:
+    """Format bytes as "1.5 MB"; missing ones are a dash."""
+    return "–" if size is None else f"{size / MB:{spec}} MB"
+
+
+def mebibytes(size: float | None, spec: str = ",.1f") -> str:
+    """Format bytes as a number of MiB; missing ones are a dash."""
+    return number(None if size is None else size / MIB, spec)
+
+
+def quantile(level: float | str) -> str:
+    """Name a quantile: "0.5" is P50."""
+    return quantile_name(float(level))
+
+
+def plain(value: object) -> str:
+    """Write a value of a JSON file without brackets: "commit abc, dirty yes"."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {plain(inner)}" for name, inner in value.items())
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)

@@ -2,42 +2,15 @@
 
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from tests.report.folder import MIB, epoch, lines, model, record, summary, write_folder
+from tests.report.reader import Reader
 from tftq.quant.sensitivity import LayerSensitivity, Sensitivity
-from tftq.report.html import VOID
-from tftq.report.page import write_report
-
-
-class Reader(HTMLParser):
-    """Reads a page as a browser does: its text, and whether each tag is closed in its turn."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.text = ""
-        self.open: list[str] = []
-        self.tags: set[str] = set()
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.open.append(tag)
-        self.tags.add(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert tag in VOID
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if "style" not in self.open:
-            self.text += data + "\n"
+from tftq.report.forecaster import write_report
 
 
 def read(folder: Path) -> Reader:

@@ -1,4 +1,4 @@
-"""What the files of a finished run say, read back: the report knows nothing that is not in its folder."""
+"""Read the files of a finished run: a report shows nothing that is not in them."""
 
 import json
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from tftq.recipe.yaml import read_document
 
 
 @dataclass(frozen=True)
-class Facts:
-    """A run's files.
+class RunFiles:
+    """The files of a run that trained a forecaster or an agent.
 
     Attributes:
         summary: summary.json.
-        stages: "train", and "prune" and "qat" where there were such -> its epochs' lines of metrics.jsonl.
+        stages: "train", and "prune" and "qat" if the run had them -> the epochs of the stage's metrics.jsonl.
         records: memory.jsonl.
         environment: env.json.
-        recipe: recipe.yaml, and `recipe_text` as it stands there.
-        proofs: kind of model -> exports/<kind>.export.json, of the models that summary.json names.
+        recipe: recipe.yaml, and `recipe_text` its text.
+        proofs: format -> exports/<format>.export.json, of the models in summary.json.
     """
 
     summary: dict[str, Any]
@@ -30,11 +30,11 @@ class Facts:
     proofs: dict[str, dict[str, Any]]
 
     @classmethod
-    def read(cls, folder: Path) -> "Facts":
-        """Read a run folder; prune/, qat/ and exports/ may be missing, everything else is there after a run."""
+    def read(cls, folder: Path) -> "RunFiles":
+        """Read the folder of a finished run; prune/, qat/ and exports/ may be missing."""
         summary = _json(folder / "summary.json")
         metrics = {"train": folder / "metrics.jsonl", **{stage: folder / stage / "metrics.jsonl" for stage in ("prune", "qat")}}
-        proofs = {kind: folder / "exports" / f"{kind}.export.json" for kind in summary["models"]}
+        proofs = {format: folder / "exports" / f"{format}.export.json" for format in summary["models"]}
         return cls(
             summary,
             {stage: _epochs(path) for stage, path in metrics.items() if stage == "train" or path.exists()},
@@ -42,7 +42,7 @@ class Facts:
             _json(folder / "env.json"),
             read_document(folder / "recipe.yaml").values,
             (folder / "recipe.yaml").read_text(encoding="utf-8"),
-            {kind: _json(path) for kind, path in proofs.items() if path.exists()},
+            {format: _json(path) for format, path in proofs.items() if path.exists()},
         )
 
 
@@ -55,5 +55,5 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _epochs(path: Path) -> list[dict[str, Any]]:
-    """The last line of each epoch: one that was interrupted right after its line is trained, and written, again."""
+    """Read the last line of each epoch: an epoch that was interrupted after its line is trained, and written, again."""
     return list({line["epoch"]: line for line in _lines(path)}.values())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tftq.report.svg import DOTTED, MAX_LABELS, bar_chart, line_chart, ticks
+from tftq.report.chart import DOTTED, MAX_LABELS, bar_chart, line_chart, ticks
 
 
 def elements(chart: str, name: str) -> list[ElementTree.Element]:
