@@ -56,12 +56,12 @@ class ForecasterJob(TrainingJob[Recipe]):
     Args:
         planner: for its data and device.
         plans: of its stages of training.
-        resume: whether it was interrupted before.
+        resumed: whether it was interrupted before.
     """
 
     planner: Planner
     plans: dict[str, StagePlan]
-    resume: bool
+    resumed: bool
 
 
 def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
     planner = Planner(data.train.inputs, data.scaling, data.target_scaling, device, len(data.train), len(data.validation))
     plans = planner.within_budget(recipe)
     plan = RunPlan(plan_phases(recipe, planner, plans), recipe.memory, device)
-    more = {"planner": planner, "plans": plans, "resume": resume}
+    more = {"planner": planner, "plans": plans, "resumed": resume}
     job = ForecasterJob.open(recipe, device, data, plan, resume=resume, console=console, **more)
     _announce_plans(job)
     advice = "out of memory outside training, where no batch can be halved; lower model.hidden, or a TFT's model.knots, or free memory"
@@ -228,7 +228,7 @@ def _trainer(job: ForecasterJob, model: Forecaster, title: str, folder: Path, ph
 
 def _resumable(job: ForecasterJob, folder: Path) -> bool:
     """Whether this stage had begun when the run was interrupted."""
-    return job.resume and (folder / "checkpoints" / "last.pt").exists()
+    return job.resumed and (folder / "checkpoints" / "last.pt").exists()
 
 
 def _rows_once(job: ForecasterJob, batch_size: int) -> Iterator[Batch]:
