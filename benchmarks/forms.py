@@ -20,13 +20,13 @@ from common import write_result
 
 from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets, Windows
+from tftq.evaluate.precision import Name, Precision
 from tftq.evaluate.windows import naive_q_risk, validate
 from tftq.memory.watch import MemoryWatch
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import Architecture, Form, TemporalFusionTransformer
 from tftq.recipe.schema import BarsRecipe, OptimizerRecipe, ScheduleRecipe, TableRecipe, TrainRecipe, ValidateRecipe
 from tftq.train.device import seed_everything
-from tftq.train.precision import Name, Precision
 from tftq.train.trainer import Trainer
 
 CASES: dict[str, dict[str, Any]] = {

@@ -53,8 +53,8 @@ class StreamError(TftqError):
     """A streaming pair that cannot serve, or a bar, a future or a state that does not fit it."""
 
 
-class NotFiniteError(TftqError):
-    """What a model gives that is no number, though its inputs are."""
+class NonFiniteError(TftqError):
+    """A loss, gradient, forecast or score that is infinite or not a number."""
 
 
 class EnsembleError(TftqError):

@@ -18,9 +18,9 @@ from tftq.agents.recipe import DqnRecipe, PpoRecipe
 from tftq.agents.replay import TRANSITION, WindowReplayBuffer
 from tftq.agents.rewards import POSITIONS, Rewards, crossed
 from tftq.agents.train import Evaluation, build_learner, policy_of, train_agent
+from tftq.errors import NonFiniteError
 from tftq.memory.watch import MemoryWatch
 from tftq.train.checkpoint import load_checkpoint
-from tftq.train.diagnose import NonFiniteError
 
 pytestmark = pytest.mark.slow
 

@@ -10,14 +10,14 @@ from torch import nn
 from tests.agents.small import waves
 from tests.train.stand_ins import HORIZON, QUANTILES, TinyModel, TinyWindows
 from tftq.data.windows import Windows
+from tftq.errors import NonFiniteError
 from tftq.evaluate.loss import quantile_loss
+from tftq.evaluate.precision import Precision
 from tftq.evaluate.windows import naive_q_risk, validate
 from tftq.memory.components import state_tensors
 from tftq.recipe.schema import OptimizerRecipe
-from tftq.train.diagnose import NonFiniteError
-from tftq.train.offload import offloaded
 from tftq.train.optimizer import build_optimizer
-from tftq.train.precision import Precision
+from tftq.train.validate import offloaded
 
 FP32 = Precision("fp32", torch.device("cpu"))
 

@@ -14,6 +14,7 @@ from tests.quant.small import SmallWindows, calibrated, small_batch, small_table
 from tftq.data.columns import Batch
 from tftq.errors import GateError
 from tftq.evaluate.exported import evaluate
+from tftq.evaluate.precision import Precision
 from tftq.evaluate.windows import metrics_for, validate
 from tftq.export import forecaster as module
 from tftq.export.forecaster import Exported, export_model, prove_forecaster
@@ -23,7 +24,6 @@ from tftq.io import sha256
 from tftq.quant.fake_quantize import quantizers
 from tftq.recipe.schema import Format
 from tftq.serve.proof import proven_bytes
-from tftq.train.precision import Precision
 
 CPU = Precision("fp32", torch.device("cpu"))
 

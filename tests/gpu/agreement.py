@@ -34,10 +34,9 @@ from tftq.quant.prepare import prepared_copy
 from tftq.quant.schedule import QatSchedule
 from tftq.recipe.schema import OptimizerRecipe, TrainRecipe, ValidateRecipe
 from tftq.serve.session import feeds
-from tftq.train.interfaces import Timeline
-from tftq.train.offload import offloaded
 from tftq.train.optimizer import build_optimizer
-from tftq.train.trainer import Trainer
+from tftq.train.trainer import Timeline, Trainer
+from tftq.train.validate import offloaded
 
 FP32 = 1e-4  # of the values' spread: sums in another order
 INTEGER_STEP = 1 / 255  # of the values' spread: one step, where another order of a sum rounds a tie the other way

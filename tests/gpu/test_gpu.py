@@ -14,10 +14,10 @@ from tests.gpu.runtime import computed_on_the_gpu, runtime_row
 from tests.gpu.shortage import shortage_row
 from tests.gpu.training import FIRST_ATTEMPT_MS, TARGET_MS, UPDATES, training_row
 from tftq.errors import PrecisionError, ProviderError
+from tftq.evaluate.precision import Precision
 from tftq.serve.session import CPU as CPU_PROVIDER
 from tftq.serve.session import CUDA as CUDA_PROVIDER
 from tftq.serve.session import open_session
-from tftq.train.precision import Precision
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 ON_GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device answers"))

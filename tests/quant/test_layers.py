@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tests.model.small import example, small_model
 from tests.quant.small import calibrated, small_batch, small_table
 from tftq.errors import QuantizationError
+from tftq.evaluate.precision import Precision
 from tftq.model.curves import TableCurves
 from tftq.model.grid import KnotGrid
 from tftq.model.tft import Form
@@ -17,7 +18,6 @@ from tftq.quant.calibration import calibrating
 from tftq.quant.fake_quantize import quantizers
 from tftq.quant.layers import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable, check_ranges
 from tftq.quant.prepare import prepare, prepared_copy, swap_modules
-from tftq.train.precision import Precision
 
 Layer = TypeVar("Layer", bound=nn.Module)
 

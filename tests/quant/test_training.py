@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tests.quant.small import SmallWindows, calibrated, small_batch, small_table
 from tests.train.stand_ins import ListTimeline
 from tftq.evaluate.loss import quantile_loss
+from tftq.evaluate.precision import Precision
 from tftq.evaluate.windows import validate
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.fake_quantize import quantizers
@@ -18,7 +19,6 @@ from tftq.quant.prepare import prepare
 from tftq.quant.schedule import QatSchedule
 from tftq.recipe.schema import OptimizerRecipe, TrainRecipe, ValidateRecipe
 from tftq.train.optimizer import build_optimizer
-from tftq.train.precision import Precision
 from tftq.train.schedule import Schedule
 from tftq.train.trainer import Trainer
 

@@ -19,7 +19,7 @@ from tests.runs import ROOT
 from tftq.data.columns import Batch
 from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets
-from tftq.errors import GateError, NotFiniteError, StreamError
+from tftq.errors import GateError, NonFiniteError, StreamError
 from tftq.export import pair as stream_export
 from tftq.export.census import layer_of
 from tftq.export.graph import build_graph, read_metadata
@@ -359,7 +359,7 @@ def test_a_forecast_that_is_not_finite_is_refused(static_pair: Path, make: Make,
     window = small_batch(make("small fp32").model.inputs, 1)
     stream.push(window.history[0])
     monkeypatch.setattr(stream, "_selected", np.full_like(stream._selected, np.nan))
-    with pytest.raises(NotFiniteError, match=r"^the forecast is not finite, though its inputs are"):
+    with pytest.raises(NonFiniteError, match=r"^the forecast is not finite, though its inputs are"):
         stream.forecast(window.future[0])
 
 

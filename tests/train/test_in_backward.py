@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.train.stand_ins import TinyModel, metrics_lines, tiny_trainer
-from tftq.errors import OutOfMemoryError
+from tftq.errors import NonFiniteError, OutOfMemoryError
 from tftq.memory.counter import ByteCounter
 from tftq.recipe.schema import OptimizerRecipe
-from tftq.train.diagnose import NonFiniteError
 from tftq.train.in_backward import AppliedInBackward
 from tftq.train.optimizer import build_optimizer
 

@@ -25,7 +25,7 @@ from tftq.quant.calibration import calibrate
 from tftq.quant.fake_quantize import ActivationQuantizer, quantizers
 from tftq.quant.prepare import prepared_copy
 from tftq.recipe.schema import OptimizerRecipe
-from tftq.train.oom import explained, out_of_memory, until_it_fits
+from tftq.train.oom import explain_out_of_memory, out_of_memory, until_it_fits
 from tftq.train.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -140,7 +140,7 @@ def test_an_error_of_another_kind_passes_and_nothing_gives_way() -> None:
 
     with pytest.raises(ZeroDivisionError):
         until_it_fits(work, lambda reason: pytest.fail("no reason to"), CPU)
-    with pytest.raises(ZeroDivisionError), explained("it does not fit"):
+    with pytest.raises(ZeroDivisionError), explain_out_of_memory("it does not fit"):
         work()
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tests.train.stand_ins import ListTimeline, TinyModel, TinyWindows, metrics_lines, tiny_trainer
+from tftq.errors import NonFiniteError
 from tftq.evaluate.loss import quantile_loss
 from tftq.recipe.schema import OptimizerRecipe, ScheduleRecipe, ValidateRecipe
-from tftq.train.diagnose import NonFiniteError
 from tftq.train.trainer import Trainer
 
 

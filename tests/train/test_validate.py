@@ -14,6 +14,7 @@ from tests.model.small import example, small_model
 from tests.train.stand_ins import RealWindows, TinyModel, TinyWindows, metrics_lines, tiny_trainer
 from tftq.data.columns import Batch
 from tftq.errors import OutOfMemoryError
+from tftq.evaluate.precision import Precision
 from tftq.evaluate.windows import validate
 from tftq.memory.counter import ByteCounter
 from tftq.plan.phases import plan_phases
@@ -21,10 +22,8 @@ from tftq.plan.training import Planner
 from tftq.recipe.schema import OptimizerRecipe, ValidateRecipe
 from tftq.train.checkpoint import load_checkpoint, save_checkpoint
 from tftq.train.log import TrainingBar
-from tftq.train.offload import offloaded
 from tftq.train.optimizer import build_optimizer
-from tftq.train.precision import Precision
-from tftq.train.validate import Validator, copy_on_cpu
+from tftq.train.validate import Validator, copy_on_cpu, offloaded
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 BAR = TrainingBar("test", 1, 1, CPU)

@@ -18,7 +18,7 @@ from tftq.ensemble.member import Member
 from tftq.ensemble.recipe import OWN
 from tftq.ensemble.residency import Residency
 from tftq.ensemble.rules import RULES
-from tftq.errors import NotFiniteError
+from tftq.errors import NonFiniteError
 
 OK, WARMING_UP, FAILED, NOT_FINITE, LEFT_OUT, NO_ANSWER = "ok", "warming up", "failed", "not finite", "left out", "no answer"
 GIVEN_UP_AFTER = 10  # bars in a row without an answer, though it was asked
@@ -170,7 +170,7 @@ class Council:
         return Said(member.name, OK, outcome.found)
 
     def _failed(self, member: Member, market: Market, error: Exception) -> Said:
-        state = NOT_FINITE if isinstance(error, NotFiniteError) else FAILED
+        state = NOT_FINITE if isinstance(error, NonFiniteError) else FAILED
         self._in_a_row[member.name] += 1
         if not self.states[member.name][state]:
             self._tell(f"{member.name}: {state} at {iso(market.time)}, left out there: {type(error).__name__}: {error}")

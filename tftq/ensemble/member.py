@@ -13,7 +13,7 @@ from tftq.data.features.table import CLOCK_COLUMNS
 from tftq.ensemble.answers import Answer
 from tftq.ensemble.interface import COLUMNS, Interface, foreign_interface, own_interface
 from tftq.ensemble.market import Market
-from tftq.errors import EnsembleError, GateError, MetadataError, NotFiniteError, PredictError
+from tftq.errors import EnsembleError, GateError, MetadataError, NonFiniteError, PredictError
 from tftq.io import sha256
 from tftq.serve.find import find_model, model_folder
 from tftq.serve.measure import measure, measure_pair
@@ -84,7 +84,7 @@ class Member(ABC):
         """The answer at the newest bar, of a loaded member that is ready.
 
         Raises:
-            NotFiniteError: the model gives no number.
+            NonFiniteError: the model gives no number.
             Exception: whatever the runtime or the reading of the answer raises.
         """
 
@@ -151,7 +151,7 @@ class OnePiece(Member):
             batch[key] = (fed[key].reshape(1, -1) if in_a_row else fed[key][None]).astype(number)
         output = np.asarray(self._session.run([interface.output], batch)[0])
         if not np.isfinite(output).all():
-            raise NotFiniteError(f"{interface.output} is not finite")
+            raise NonFiniteError(f"{interface.output} is not finite")
         answer = interface.read(output)
         self._position, self._segment, self._age = answer.position, market.segment, market.age
         return answer

@@ -1,17 +1,28 @@
 """Measuring a model on windows it does not learn from, without leaving a trace in it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from tftq.data.windows import Windows as DataWindows
+from tftq.data import windows as data_windows
+from tftq.data.columns import Batch
+from tftq.errors import NonFiniteError
+from tftq.evaluate.diagnose import find_non_finite
 from tftq.evaluate.metrics import ForecastMetrics, Validation
+from tftq.evaluate.precision import Precision
 from tftq.model.forecaster import Forecaster
-from tftq.train.diagnose import NonFiniteError, explain
-from tftq.train.interfaces import Windows
-from tftq.train.precision import Precision
+
+
+class Windows(Protocol):
+    """Windows that can be gathered by index."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: Tensor | Sequence[int], /) -> Batch:
+        """The windows at `indices`, in raw units."""
 
 
 def validate(
@@ -46,7 +57,7 @@ def measure_forecasts(
             batch = windows.batch(indices).to(precision.device)
             forecast = model(*batch.inputs).cpu().double()  # NumPy has no bfloat16
             if not metrics.add(forecast.numpy(), batch.target.cpu().numpy()):
-                reason = explain(model, batch) or "every layer's output is finite when the batch is run again"
+                reason = find_non_finite(model, batch) or "every layer's output is finite when the batch is run again"
                 raise NonFiniteError(f"the forecast or target of windows {int(indices[0])} to {int(indices[-1])} is not finite: {reason}")
             on_batch(len(indices))
     return metrics.result()
@@ -57,7 +68,7 @@ def metrics_for(model: Forecaster) -> ForecastMetrics:
     return ForecastMetrics(model.quantiles, model.target_scale.tolist())
 
 
-def naive_q_risk(windows: DataWindows, batch_size: int = 1024) -> float:
+def naive_q_risk(windows: data_windows.Windows, batch_size: int = 1024) -> float:
     """The P50 risk of the windows' own baseline, `Σ|target - naive| / Σ|target|`, as `Validation.q_risk` where all targets are 0."""
     error = size = 0.0
     cells = 0

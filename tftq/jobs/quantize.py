@@ -10,6 +10,7 @@ from torch import Tensor
 from tftq.console import Console
 from tftq.data.columns import Batch
 from tftq.data.windows import Windows
+from tftq.evaluate.precision import Precision
 from tftq.evaluate.windows import evaluating, measure_forecasts
 from tftq.jobs.folder import RunFolder
 from tftq.model.forecaster import Forecaster
@@ -19,7 +20,6 @@ from tftq.quant.prepare import prepared_copy
 from tftq.quant.sensitivity import Sensitivity, measure_sensitivity
 from tftq.recipe.schema import QuantRecipe
 from tftq.report.console import budget_line, sensitivity_table
-from tftq.train.precision import Precision
 
 MEASURED = "sensitivity.json"  # in the run folder, where a resumed run finds what was measured before
 

@@ -12,6 +12,7 @@ from tftq.console import Console
 from tftq.data.columns import Batch
 from tftq.data.load import load_datasets
 from tftq.data.windows import Windows
+from tftq.evaluate.precision import Precision
 from tftq.evaluate.windows import naive_q_risk
 from tftq.export.forecaster import Exported, export_model
 from tftq.export.pair import ExportedPair, export_pair
@@ -42,7 +43,6 @@ from tftq.report.console import (
 from tftq.report.forecaster import write_report
 from tftq.train.build import architecture_of, build_model
 from tftq.train.device import choose_device, gpu_uuid, seed_everything
-from tftq.train.precision import Precision
 from tftq.train.qat import qat_schedule
 from tftq.train.stages import SETTINGS
 from tftq.train.state import Training

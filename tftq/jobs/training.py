@@ -18,7 +18,7 @@ from tftq.memory.watch import MemoryWatch
 from tftq.plan.phases import RunPlan
 from tftq.recipe.schema import RunRecipe
 from tftq.report.console import ledger_table, memory_line
-from tftq.train.oom import explained
+from tftq.train.oom import explain_out_of_memory
 
 R = TypeVar("R", bound=RunRecipe)
 
@@ -73,7 +73,7 @@ class TrainingJob(Job[R]):
         """As `record`, with advice where memory runs out and the work cannot be done again in smaller parts."""
 
         def advised() -> dict[str, Any]:
-            with explained(advice):
+            with explain_out_of_memory(advice):
                 return work()
 
         return self.record(advised, write_report, seed=self.recipe.seed)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import get_args
 
 from tftq.errors import RecipeError
+from tftq.evaluate.precision import Name
 from tftq.plan.training import Planner, StagePlan
 from tftq.recipe.load import load_recipe
 from tftq.recipe.schema import Recipe
-from tftq.train.precision import Name
 
 WORTHWHILE = 0.01  # of the peak, the least that a change must save
 

@@ -13,6 +13,7 @@ from tftq.data.columns import Batch, Inputs
 from tftq.data.scaling import Scaling, TargetScaling
 from tftq.errors import RecipeError
 from tftq.evaluate.loss import quantile_loss
+from tftq.evaluate.precision import Precision
 from tftq.evaluate.windows import evaluating
 from tftq.memory.components import MIB
 from tftq.model.curves import TableCurves
@@ -27,7 +28,6 @@ from tftq.recipe.schema import Recipe, TrainRecipe
 from tftq.train.build import architecture_of, new_model
 from tftq.train.in_backward import AppliedInBackward
 from tftq.train.optimizer import build_optimizer
-from tftq.train.precision import Precision
 from tftq.train.stages import SETTINGS, stages_of
 
 

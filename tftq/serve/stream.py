@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tftq.errors import NotFiniteError, StreamError
+from tftq.errors import NonFiniteError, StreamError
 from tftq.serve.session import InferenceSession, open_session
 from tftq.spec.metadata import METADATA_KEY
 
@@ -115,7 +115,7 @@ class Stream:
 
         Raises:
             StreamError: the window is not full, or the future has another shape or a value that is not finite.
-            NotFiniteError: the forecast is not finite.
+            NonFiniteError: the forecast is not finite.
         """
         if not self.ready:
             raise StreamError(f"{self._count} of {self.lookback} bars so far: push more before asking for a forecast (see `ready`)")
@@ -124,7 +124,7 @@ class Stream:
         encoded = {} if self._encoder is None else self._encoder.full()
         found = self._forecast.run(None, {"selected": self._selected[None], "future": ahead[None], **encoded, **self._context})[0][0]
         if not np.isfinite(found).all():
-            raise NotFiniteError("the forecast is not finite, though its inputs are; look at the model")
+            raise NonFiniteError("the forecast is not finite, though its inputs are; look at the model")
         return np.asarray(found)
 
     def reset(self, static: ArrayLike | None = None) -> None:

@@ -73,7 +73,7 @@ def until_it_fits(work: Callable[[], Result], give_way: Callable[[str], None], d
 
 
 @contextmanager
-def explained(words: str) -> Iterator[None]:
+def explain_out_of_memory(words: str) -> Iterator[None]:
     """Let an error from too little memory say `words`, where there is nothing to be tried.
 
     Raises:

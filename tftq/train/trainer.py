@@ -8,29 +8,37 @@ from collections.abc import Callable
 from dataclasses import asdict
 from difflib import unified_diff
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from tftq.errors import CheckpointError, OutOfMemoryError
+from tftq.errors import CheckpointError, NonFiniteError, OutOfMemoryError
+from tftq.evaluate.diagnose import find_non_finite, not_finite_gradients, not_finite_weights
 from tftq.evaluate.loss import quantile_loss
 from tftq.evaluate.metrics import Validation
+from tftq.evaluate.precision import Precision
+from tftq.evaluate.windows import Windows
 from tftq.model.forecaster import Forecaster
 from tftq.quant.fake_quantize import ActivationQuantizer, quantizers
 from tftq.recipe.schema import TrainRecipe, ValidateRecipe
 from tftq.train.checkpoint import load_checkpoint, load_model, random_state, restore_random_state, save_checkpoint
-from tftq.train.diagnose import NonFiniteError, explain, not_finite_gradients, not_finite_weights
 from tftq.train.in_backward import AppliedInBackward
-from tftq.train.interfaces import Timeline, Windows
 from tftq.train.log import TrainingBar
-from tftq.train.oom import Snapshot, explained, until_it_fits
+from tftq.train.oom import Snapshot, explain_out_of_memory, until_it_fits
 from tftq.train.optimizer import build_optimizer
-from tftq.train.precision import Precision
 from tftq.train.sampler import Sampler
 from tftq.train.schedule import Schedule
 from tftq.train.state import State, Training
 from tftq.train.validate import Validator
+
+
+class Timeline(Protocol):
+    """A recorder of the memory in use."""
+
+    def record(self, phase: str, epoch: int) -> None:
+        """Leave one record for a phase of an epoch, epochs counted from 1."""
 
 
 class Trainer:
@@ -81,7 +89,9 @@ class Trainer:
     ) -> None:
         assert batch_size is None or 1 <= batch_size <= settings.batch_size, (batch_size, settings.batch_size)
         assert not settings.optimizer.in_backward or batch_size in (None, settings.batch_size)
-        with explained(f"the model does not fit on {device}, before anything is computed; lower model.hidden or free memory there"):
+        with explain_out_of_memory(
+            f"the model does not fit on {device}, before anything is computed; lower model.hidden or free memory there"
+        ):
             self.model = model.to(device)
         self.train, self.settings, self.validate_every = train, settings, validate.every
         self.timeline, self.recipe, self.data, self.title = timeline, recipe, data, title
@@ -248,7 +258,7 @@ class Trainer:
     def _step(self) -> bool:
         """Step the optimizer; returns whether the step was applied: a fused optimizer hides a skipped one, the scale does not."""
         before = self.scaler.get_scale()
-        with explained(
+        with explain_out_of_memory(
             f"{self._where}: out of memory in the optimizer's step, which needs the same however few windows are forwarded: the model, its "
             "gradients and the optimizer's state do not fit together; use train.optimizer.name adamw8bit, or lower model.hidden"
         ):
@@ -267,7 +277,7 @@ class Trainer:
         if not math.isfinite(loss):
             batches = (self.train.batch(indices).to(self.precision.device) for indices in group.split(self.batch_size))
             with self.precision.autocast():
-                reasons = [reason for batch in batches if (reason := explain(self.model, batch))]
+                reasons = [reason for batch in batches if (reason := find_non_finite(self.model, batch))]
             reason = reasons[0] if reasons else "every layer's output is finite when the batch is run again"
             raise NonFiniteError(f"{self._where}: the training loss is {loss}: {reason}; look at that, or lower train.optimizer.lr")
         if not math.isfinite(norm) and not self.scaler.is_enabled():  # the scaler itself skips such a step and scales less

@@ -2,24 +2,22 @@
 
 import copy
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tftq.errors import OutOfMemoryError
 from tftq.evaluate.metrics import Validation
-from tftq.evaluate.windows import validate
+from tftq.evaluate.precision import Precision
+from tftq.evaluate.windows import Windows, validate
 from tftq.model.forecaster import Forecaster
 from tftq.recipe.schema import ValidateRecipe
-from tftq.train.interfaces import Windows
 from tftq.train.log import TrainingBar
-from tftq.train.offload import offloaded
-from tftq.train.oom import until_it_fits
-from tftq.train.precision import Precision
+from tftq.train.oom import explain_out_of_memory, until_it_fits
 
 Model = TypeVar("Model", bound=Forecaster)
 CPU = torch.device("cpu")
@@ -146,3 +144,36 @@ def copy_on_cpu(model: Model) -> Model:
     }
     copies |= {id(buffer): buffer.to("cpu", copy=True) for buffer in model.buffers()}
     return copy.deepcopy(model, copies)
+
+
+@contextmanager
+def offloaded(optimizer: Optimizer) -> Iterator[None]:
+    """Hold the optimizer's state in host memory, and put it back bit for bit, step counters included.
+
+    The state stays complete meanwhile, so it can be saved; a step is refused, for it would mix devices.
+
+    Args:
+        optimizer: any optimizer whose state lies in tensors.
+
+    Raises:
+        RuntimeError: at a step taken meanwhile.
+        OutOfMemoryError: something else took the room that the state left; a step stays refused, since part of the state is away.
+    """
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("the optimizer's state is off its device during validation; step before or after it")
+
+    states = list(optimizer.state.values())
+    homes = [(state, name, value.device) for state in states for name, value in state.items() if isinstance(value, Tensor)]
+    hook = optimizer.register_step_pre_hook(refuse)
+    try:
+        for state, name, _ in homes:
+            state[name] = state[name].to("cpu", copy=True)
+        yield
+    finally:
+        with explain_out_of_memory(
+            "the optimizer's state does not fit back onto its device; set validate.offload_optimizer to never, or free memory"
+        ):
+            for state, name, device in homes:
+                state[name] = state[name].to(device)
+        hook.remove()

@@ -1,4 +1,4 @@
-"""Finding the layer where a number stopped being finite; only called once something is known to be wrong."""
+"""Find the layer where a number stopped being finite; only called once a result is known not to be finite."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,14 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from tftq.data.columns import Batch
-from tftq.errors import TftqError
 
 
-class NonFiniteError(TftqError):
-    """A loss, forecast or gradient that is infinite or not a number."""
-
-
-def explain(model: nn.Module, batch: Batch) -> str | None:
+def find_non_finite(model: nn.Module, batch: Batch) -> str | None:
     """Say where the first number that is not finite comes from: the data, a weight, or the arithmetic of a layer.
 
     Runs the model once more over `batch`, in the mode and under the autocast that it is in, with a hook on every layer.

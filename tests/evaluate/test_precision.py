@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tftq.errors import PrecisionError
-from tftq.train.precision import Precision
+from tftq.evaluate.precision import Precision
 
 CPU = torch.device("cpu")
 
