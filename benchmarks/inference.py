@@ -32,9 +32,11 @@ from tftq.model.tft import Architecture, Form, TemporalFusionTransformer
 from tftq.quant.calibration import calibrate
 from tftq.quant.layers import WeightStorage
 from tftq.quant.prepare import LstmStorage, prepared_copy
+from tftq.recipe.schema import Format
 from tftq.serve.measure import measure
 
 QUANTILES = (0.1, 0.5, 0.9)
+TARGET = "log return"  # of untrained models
 SIZES: dict[str, dict[str, int]] = {
     "reference": {"static": 5, "observed": 210, "known": 10, "hidden": 256, "heads": 8, "lstm_layers": 2, "knots": 64},
     "small": {"static": 0, "observed": 214, "known": 11, "hidden": 64, "heads": 4, "lstm_layers": 1, "knots": 32},
@@ -100,16 +102,17 @@ def graphs(sizes: dict[str, int]) -> Iterator[tuple[str, bytes]]:
             print("neuralforecast: left out, it is not installed (pip install 'tftq[peers]')", file=sys.stderr)
         else:
             yield "neuralforecast, FP32", neuralforecast_graph(model(sizes, "knots").inputs)
-    yield "paper, FP32", build_graph(model(sizes, "paper"), {})
-    yield "folded, FP32", build_graph(model(sizes, "folded"), {})
+    yield "paper, FP32", build_graph(model(sizes, "paper"), "fp32", TARGET)
+    yield "folded, FP32", build_graph(model(sizes, "folded"), "fp32", TARGET)
     table, _ = tabulate(model(sizes, "knots"))
-    yield "table, FP32", build_graph(table, {})
+    yield "table, FP32", build_graph(table, "fp32", TARGET)
     inputs = {name: torch.randn(shape) for name, shape in table.inputs.shapes(32).items()}
     batch = Batch(inputs["history"], inputs["future"], inputs.get("static"), torch.zeros(32, 10))
     for weights, lstm in QUANTIZED:
+        format: Format = "int4_ptq" if weights == "int4" else "int8_ptq"
         prepared = prepared_copy(table, lstm=lstm, weights=weights)
         calibrate(prepared, [batch])
-        yield f"table, {weights.upper()}, LSTM {LSTMS[lstm]}", build_graph(prepared.eval(), {})
+        yield f"table, {weights.upper()}, LSTM {LSTMS[lstm]}", build_graph(prepared.eval(), format, TARGET)
 
 
 def median_cost(path: Path, batch: int, processes: int) -> dict[str, float]:

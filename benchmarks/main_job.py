@@ -30,7 +30,7 @@ def paper_row(recipe: Any, folder: Path) -> dict[str, Any]:
     architecture = replace(architecture_of(recipe.model), form="paper")
     model = TemporalFusionTransformer(data.train.inputs, data.scaling, data.target_scaling, architecture).eval()
     path = folder / "paper.onnx"
-    path.write_bytes(build_graph(model, {}))
+    path.write_bytes(build_graph(model, "fp32", data.train.target_unit))
     cost = measure(path, threads=2).cost
     return {
         "model": "paper form, FP32, untrained",

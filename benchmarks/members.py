@@ -1,6 +1,6 @@
 """The four members of an ensemble at the sizes of their recipes, untrained: what a model costs does not depend on its weights."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -19,8 +19,9 @@ from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.calibration import calibrate
 from tftq.quant.prepare import prepared_copy
-from tftq.recipe.load import load_document
+from tftq.recipe.load import load_document, recipe_hash
 from tftq.recipe.schema import Recipe
+from tftq.spec.metadata import Origin
 from tftq.train.build import build_model
 
 ROOT = Path(__file__).parents[1]
@@ -57,34 +58,34 @@ def member_files(name: str, *, gpu: bool = False) -> Iterator[tuple[str, bytes]]
     recipe = load_document(ROOT / "recipes" / f"{name}.yaml")
     assert isinstance(recipe, Recipe | AgentRecipe)
     data = load_datasets(recipe.data)
-    notes = {**origin(recipe, data.train), "target": data.train.target_unit}
+    source = origin(recipe.name, recipe_hash(recipe), recipe.data, data.train)
     torch.manual_seed(SEED)
-    return _agent(recipe, data, notes, gpu) if isinstance(recipe, AgentRecipe) else _forecaster(recipe, data, notes, gpu)
+    return _agent(recipe, data, source, gpu) if isinstance(recipe, AgentRecipe) else _forecaster(recipe, data, source, gpu)
 
 
-def _forecaster(recipe: Recipe, data: Datasets, notes: Mapping[str, object], gpu: bool) -> Iterator[tuple[str, bytes]]:
-    model = build_model(recipe.model, data).eval()
+def _forecaster(recipe: Recipe, data: Datasets, source: Origin, gpu: bool) -> Iterator[tuple[str, bytes]]:
+    model, target = build_model(recipe.model, data).eval(), data.train.target_unit
     if isinstance(model, TemporalFusionTransformer):
         model, _ = tabulate(model)
-    yield "fp32.onnx", build_graph(model, {**notes, "format": "fp32"})
+    yield "fp32.onnx", build_graph(model, "fp32", target, source)
     if gpu:
-        yield "fp16.onnx", build_graph(model, {**notes, "format": "fp16"}, half=True)
+        yield "fp16.onnx", build_graph(model, "fp16", target, source)
     prepared = prepared_copy(model, lstm=recipe.quant.lstm)
     calibrate(prepared, [data.train.batch(range(CALIBRATION_WINDOWS))])
     prepared.eval()
     if gpu:
-        yield "fp16_int8.onnx", build_graph(prepared, {**notes, "format": "fp16_int8"}, half=True)
+        yield "fp16_int8.onnx", build_graph(prepared, "fp16_int8", target, source)
         return
-    yield "int8_ptq.onnx", build_graph(prepared, {**notes, "format": "int8_ptq"})
+    yield "int8_ptq.onnx", build_graph(prepared, "int8_ptq", target, source)
     if isinstance(prepared, TemporalFusionTransformer):
-        yield from build_pair(prepared, "int8_ptq", notes).items()
+        yield from build_pair(prepared, "int8_ptq", target, source).items()
 
 
-def _agent(recipe: AgentRecipe, data: Datasets, notes: Mapping[str, object], gpu: bool) -> Iterator[tuple[str, bytes]]:
-    notes = {**notes, "kind": recipe.agent.kind}
+def _agent(recipe: AgentRecipe, data: Datasets, source: Origin, gpu: bool) -> Iterator[tuple[str, bytes]]:
+    algorithm = recipe.agent.kind
     layers = [module for sizes in layer_sizes(data.train.inputs, recipe.agent.layers) for module in (nn.Linear(*sizes), nn.ReLU())]
     scaling = data.scaling.history.at(data.train.inputs.history_places)
     policy = Policy(data.train.inputs, scaling, nn.Sequential(*layers[:-1])).eval()
-    yield "fp32.onnx", build_policy(policy, {**notes, "format": "fp32"})
+    yield "fp32.onnx", build_policy(policy, algorithm, "fp32", source)
     if not gpu:
-        yield "int8_ptq.onnx", build_policy(quantized(policy, recipe.quant, data.train), {**notes, "format": "int8_ptq"})
+        yield "int8_ptq.onnx", build_policy(quantized(policy, recipe.quant, data.train), algorithm, "int8_ptq", source)

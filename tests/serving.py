@@ -1,6 +1,6 @@
 """Hand-written ONNX models whose forecast is a weighted sum of every value of the inputs, with the metadata of a run's."""
 
-import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.data.helpers import MINUTE
 from tftq.data.bars import BAR_COLUMNS, CLOCK_COLUMNS
-from tftq.spec.metadata import METADATA_KEY
+from tftq.spec.metadata import METADATA_KEY, ForecasterMetadata, InputColumn, Origin
 
 QUANTILES = (0.1, 0.5, 0.9)
 
@@ -37,8 +37,8 @@ class Linear:
         sums = history.reshape(len(history), -1) @ self.of_history + future.reshape(len(future), -1) @ self.of_future
         return np.tanh(sums).reshape(-1, self.horizon, 3)
 
-    def write(self, path: Path, **metadata: Any) -> Path:
-        """The ONNX file of it."""
+    def write(self, path: Path, metadata: ForecasterMetadata) -> Path:
+        """Write the ONNX file of it, which says this of itself."""
         constants = {"h": self.of_history, "f": self.of_future, "flat": np.array([0, -1]), "shape": np.array([0, self.horizon, 3])}
         nodes = [
             helper.make_node("Reshape", ["history", "flat"], ["flat_history"]),
@@ -54,30 +54,38 @@ class Linear:
         initializers = [numpy_helper.from_array(value, name) for name, value in constants.items()]
         graph = helper.make_graph(nodes, "linear", [tensors["history"], tensors["future"]], [tensors["forecast"]], initializers)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-        model.metadata_props.add(key=METADATA_KEY, value=json.dumps(metadata))
+        model.metadata_props.add(key=METADATA_KEY, value=metadata.to_json())
         onnx.checker.check_model(model)
         onnx.save(model, path)
         return path
 
 
-def _described(names: tuple[str, ...], role: str) -> list[dict[str, Any]]:
-    return [{"name": name, "role": role, "categories": 0} for name in names]
+def described(names: Iterable[str], role: str) -> tuple[InputColumn, ...]:
+    """Columns of real numbers, as a file describes them."""
+    return tuple(InputColumn(name, role) for name in names)
+
+
+def origin(step: int, **data: Any) -> Origin:
+    """Of a run that made nothing but its name."""
+    return Origin(recipe="by_hand", recipe_hash="abc", data=data, step_ns=step, trained_until_ns=0)
 
 
 def bars_model(path: Path, lookback: int = 60, horizon: int = 10, **data: Any) -> Linear:
     """Write a model of bars; `data` are options of the recipe that it was trained by."""
     model = Linear(lookback, horizon, len(BAR_COLUMNS) + len(CLOCK_COLUMNS), len(CLOCK_COLUMNS))
-    known = _described(CLOCK_COLUMNS, "known")
-    model.write(
-        path,
-        data={"kind": "bars", "lookback": lookback, "horizon": horizon, **data},
-        step_ns=MINUTE,
-        inputs={"history": _described(BAR_COLUMNS, "observed") + known, "future": known},
+    known = described(CLOCK_COLUMNS, "known")
+    metadata = ForecasterMetadata(
+        kind="tft",
+        format="fp32",
         lookback=lookback,
+        inputs={"history": described(BAR_COLUMNS, "observed") + known, "future": known},
+        versions={},
+        origin=origin(MINUTE, kind="bars", lookback=lookback, horizon=horizon, **data),
         horizon=horizon,
         quantiles=QUANTILES,
         target="log return",
     )
+    model.write(path, metadata)
     return model
 
 
@@ -85,15 +93,18 @@ def table_model(path: Path, known: tuple[str, ...] = ("x",), calendar: tuple[str
     """Write a model of the tables of `tests.data.helpers.table_columns`, lookback 4 and horizon 2."""
     clock = tuple(f"{cycle}_{part}" for cycle in calendar for part in ("sin", "cos"))
     model = Linear(4, 2, 1 + len(known) + len(clock), len(known) + len(clock))
-    ahead = _described(known + clock, "known")
+    ahead = described(known + clock, "known")
     options = {"kind": "table", "time": "time", "target": "y", "known": known, "calendar": calendar, "season": 3}
-    model.write(
-        path,
-        data={**options, "lookback": 4, "horizon": 2, **data},
-        step_ns=60 * MINUTE,
-        inputs={"history": _described(("y",), "observed") + ahead, "future": ahead},
+    metadata = ForecasterMetadata(
+        kind="tft",
+        format="fp32",
+        lookback=4,
+        inputs={"history": described(("y",), "observed") + ahead, "future": ahead},
+        versions={},
+        origin=origin(60 * MINUTE, **{**options, "lookback": 4, "horizon": 2, **data}),
         horizon=2,
         quantiles=QUANTILES,
         target="y",
     )
+    model.write(path, metadata)
     return model

@@ -10,17 +10,18 @@ import torch
 from torch import nn
 
 from tests.agents.small import waves
+from tests.export.made import ORIGIN
 from tftq.agents.export import ExportedPolicy, export_policy, near_best, quantized
 from tftq.agents.policy import Policy, layer_sizes, scores_of
 from tftq.agents.recipe import AgentFormat, AgentQuantRecipe
 from tftq.agents.rewards import Rewards, choices, crossed, earned
 from tftq.errors import GateError
 from tftq.export import prove as prover
-from tftq.export.graph import read_metadata
 from tftq.export.publish import publish
 from tftq.io import sha256
 from tftq.serve.measure import Measurement
 from tftq.serve.proof import proven_bytes
+from tftq.spec.metadata import read_metadata
 
 DATA = waves()
 REWARDS = Rewards(DATA.validation, cost_ticks=0.5, tick=0.25)
@@ -44,7 +45,7 @@ def _measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def exported(folder: Path, trained: Policy, kind: AgentFormat, recipe: AgentQuantRecipe = PTQ) -> ExportedPolicy:
     made = quantized(trained, recipe, DATA.train) if kind == "int8_ptq" else trained
-    return export_policy(made, trained, kind, folder, DATA.validation, REWARDS, metadata={"kind": "dqn"})
+    return export_policy(made, trained, kind, folder, DATA.validation, REWARDS, algorithm="dqn", origin=ORIGIN)
 
 
 @pytest.mark.parametrize("kind", ["fp32", "int8_ptq"])
@@ -69,12 +70,9 @@ def test_a_file_scores_as_its_policy_does_from_raw_rows(tmp_path: Path, kind: Ag
     else:
         assert found.earnings == earned(scores_of(trained), DATA.validation, REWARDS)
     described = read_metadata(found.path)
-    assert (described["kind"], described["format"], described["lookback"], described["positions"]) == ("dqn", kind, 4, [-1, 0, 1])
-    inputs = described["inputs"]
-    assert isinstance(inputs, dict)
-    assert [column["name"] for column in inputs["history"]] == ["price", "volume", "hour"]
-    assert inputs["position"] == [{"name": "position", "role": "state", "categories": 0}]
-    assert not {"horizon", "quantiles"} & set(described)
+    assert (described.kind, described.format, described.lookback, described.positions) == ("dqn", kind, 4, (-1, 0, 1))
+    assert described.names("history") == ("price", "volume", "hour")
+    assert described.inputs["position"] == (("position", "state", 0),)
     publish({kind: found}, tmp_path / "published")
     assert (tmp_path / "published" / found.path.name).read_bytes() == found.path.read_bytes()
 
@@ -94,12 +92,12 @@ def test_a_file_that_decides_otherwise_is_refused_and_not_left(tmp_path: Path) -
     with torch.no_grad():
         other.layers[-1].bias += torch.tensor([9.0, 0.0, 0.0])  # always short
     assert (choices(scores_of(other), DATA.validation) == 0).all()
-    export_policy(trained, trained, "fp32", tmp_path, DATA.validation, REWARDS, metadata={})  # which must not be taken for the other
+    exported(tmp_path, trained, "fp32")  # which must not be taken for the other
     assert len(list(tmp_path.iterdir())) == 2
     with pytest.raises(
         GateError, match=r"FAILED  positions chosen that score best by the trained policy, or nearly .* \(allowed >= 0\.99\)"
     ):
-        export_policy(other, trained, "fp32", tmp_path, DATA.validation, REWARDS, metadata={})
+        export_policy(other, trained, "fp32", tmp_path, DATA.validation, REWARDS, algorithm="dqn", origin=ORIGIN)
     assert not list(tmp_path.iterdir())
 
 

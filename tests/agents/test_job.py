@@ -23,8 +23,8 @@ from tftq.agents.rewards import crossed
 from tftq.console import Console
 from tftq.data.load import load_datasets
 from tftq.errors import AgentError, PlanError, RunFolderError
-from tftq.export.graph import read_metadata
 from tftq.recipe.load import load, recipe_hash
+from tftq.spec.metadata import read_metadata
 
 SMALL = ("data.lookback=4", "agent.layers=[16]", "agent.steps=200", "agent.evaluations=2", "quant.calibration_windows=64")
 DQN = (*SMALL, "agent.learning_starts=50", "agent.batch_size=8", "agent.buffer_size=100")
@@ -77,9 +77,9 @@ def test_its_summary(agent_run: Run) -> None:
 def test_its_file_takes_raw_bars_and_says_where_it_comes_from(agent_run: Run) -> None:
     path = agent_run.folder / "exports" / "int8_ptq.onnx"
     resolved = load(AGENT, agent_run.folder / "recipe.yaml")
-    described = read_metadata(path)
-    assert (described["recipe"], described["recipe_hash"], described["step_ns"]) == ("dqn", recipe_hash(resolved), 60_000_000_000)
-    assert described["data"] == {
+    origin = read_metadata(path).origin
+    assert (origin.recipe, origin.recipe_hash, origin.step_ns) == ("dqn", recipe_hash(resolved), 60_000_000_000)
+    assert origin.data == {
         name: value for name, value in resolved.data.model_dump(mode="json").items() if name not in ("path", "cache", "validation", "test")
     }
     history, position = crossed(load_datasets(resolved.data).validation, torch.arange(2))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,9 +11,10 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.data.helpers import MINUTE
+from tests.serving import described, origin
 from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS
 from tftq.io import sha256
-from tftq.spec.metadata import METADATA_KEY
+from tftq.spec.metadata import METADATA_KEY, AgentMetadata, ForecasterMetadata, HalfMetadata, InputColumn, Metadata, parse_metadata
 
 LEVELS = (0.1, 0.5, 0.9)
 ALL = (*BAR_COLUMNS, *CLOCK_COLUMNS)
@@ -30,7 +32,7 @@ def forecaster(
     fault: Fault | None = None,
     planned: int = 2 * MEGA,
     seed: int = 0,
-    **notes: Any,
+    **changes: Any,
 ) -> Path:
     """Write a forecaster: a centre of all it sees, and bands around it.
 
@@ -41,7 +43,7 @@ def forecaster(
         fault: at bars that close above their open it gives NaN, or raises.
         planned: bytes that it was measured to take.
         seed: of its weights; equal seeds give the same function of named columns.
-        notes: what else the file says of itself.
+        changes: of where the file says that it comes from, fields of `Origin`.
     """
     by_name = {name: np.random.default_rng([seed, index]).normal(size=(lookback, 1)) for index, name in enumerate(ALL)}
     weight = np.stack([by_name[name] for name in columns], axis=1).reshape(-1, 1) / 30  # [lookback · columns, 1]
@@ -88,18 +90,20 @@ def forecaster(
         )
         nodes.append(node("Add", ["good", "nothing"], ["forecast"]))
     shapes = {"history": (lookback, len(columns)), "future": (horizon, len(CLOCK_COLUMNS))}
-    known = _described(CLOCK_COLUMNS, "known")
-    described = [{"name": name, "role": "known" if name in CLOCK_COLUMNS else "observed", "categories": 0} for name in columns]
-    metadata = {
-        "kind": "tft",
-        "data": {"kind": "bars", "warmup": warmup},
-        "step_ns": MINUTE,
-        "inputs": {"history": described, "future": known},
-        "lookback": lookback,
-        "horizon": horizon,
-        "quantiles": LEVELS,
-        **notes,
-    }
+    metadata = ForecasterMetadata(
+        kind="tft",
+        format="fp32",
+        lookback=lookback,
+        inputs={
+            "history": tuple(InputColumn(name, "known" if name in CLOCK_COLUMNS else "observed") for name in columns),
+            "future": described(CLOCK_COLUMNS, "known"),
+        },
+        versions={},
+        origin=replace(origin(MINUTE, kind="bars", warmup=warmup), **changes),
+        horizon=horizon,
+        quantiles=LEVELS,
+        target="log return",
+    )
     return write_model(path, nodes, constants, shapes, {"forecast": (horizon, 3)}, metadata, planned)
 
 
@@ -111,15 +115,17 @@ def pair(folder: Path, *, lookback: int = 8, planned: int = 2 * MEGA, **options:
         lookback, planned, options: see `forecaster`.
     """
     whole = onnx.load(forecaster(folder / "fp32.onnx", lookback=lookback, planned=planned, **options))
-    notes = {**json.loads(whole.metadata_props[0].value), "format": "stream", "hidden": len(ALL), "pair": f"{lookback} {options}"}
+    metadata = parse_metadata(whole.metadata_props[0].value, folder)
+    assert isinstance(metadata, ForecasterMetadata)
+    common = {"weights": "fp32", "pair": f"{lookback} {options}", "hidden": len(ALL), "states": 0}
     names = {"history": "selected"}
     for node in whole.graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
     whole.graph.input[0].name = "selected"
-    whole.metadata_props[0].value = json.dumps({**notes, "part": "forecast"})
+    whole.metadata_props[0].value = HalfMetadata.of(metadata, part="forecast", partner="step.onnx", **common).to_json()
     onnx.save(whole, folder / "forecast.onnx")
     selecting = [helper.make_node("Identity", ["history"], ["selected"])]
-    step = {**notes, "part": "step"}
+    step = HalfMetadata.of(metadata, part="step", partner="forecast.onnx", **common)
     write_model(folder / "step.onnx", selecting, {}, {"history": (len(ALL),)}, {"selected": (len(ALL),)}, step, None)
     write_proof(folder / "stream.export.json", planned, folder / "step.onnx", folder / "forecast.onnx")
     return folder
@@ -140,17 +146,18 @@ def agent(path: Path, *, lookback: int = 4, warmup: int = 5, planned: int = MEGA
         node("MatMul", ["position", "u"], ["pu"]),
         node("Add", ["hw", "pu"], ["scores"]),
     ]
-    metadata = {
-        "kind": "dqn",
-        "data": {"kind": "bars", "warmup": warmup},
-        "step_ns": MINUTE,
-        "inputs": {
-            "history": _described(BAR_COLUMNS, "observed") + _described(CLOCK_COLUMNS, "known"),
-            "position": [{"name": "position", "role": "state", "categories": 0}],
+    metadata = AgentMetadata(
+        kind="dqn",
+        format="fp32",
+        lookback=lookback,
+        inputs={
+            "history": described(BAR_COLUMNS, "observed") + described(CLOCK_COLUMNS, "known"),
+            "position": (InputColumn("position", "state"),),
         },
-        "lookback": lookback,
-        "positions": [-1, 0, 1],
-    }
+        versions={},
+        origin=origin(MINUTE, kind="bars", warmup=warmup),
+        positions=(-1, 0, 1),
+    )
     shapes: dict[str, tuple[int, ...]] = {"history": (lookback, len(ALL)), "position": (1,)}
     return write_model(path, nodes, constants, shapes, {"scores": (3,)}, metadata, planned)
 
@@ -170,7 +177,7 @@ def write_model(
     constants: dict[str, np.ndarray],
     inputs: dict[str, tuple[int, ...]],
     outputs: dict[str, tuple[int, ...]],
-    metadata: dict[str, Any] | None,
+    metadata: Metadata | None,
     planned: int | None,
 ) -> Path:
     """Write a model, what it says of itself, and beside it what it was measured to take; None leaves either out."""
@@ -182,7 +189,7 @@ def write_model(
     graph = helper.make_graph(nodes, "member", tensors(inputs), tensors(outputs), initializers)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     if metadata is not None:
-        model.metadata_props.add(key=METADATA_KEY, value=json.dumps(metadata))
+        model.metadata_props.add(key=METADATA_KEY, value=metadata.to_json())
     onnx.checker.check_model(model)
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(model, path)
@@ -194,7 +201,3 @@ def write_model(
 def write_proof(path: Path, planned: float, *models: Path) -> None:
     """Write what models were measured to take."""
     path.write_text(json.dumps({"cost": {"rss_bytes": planned}, "sha256": [sha256(model) for model in models]}))
-
-
-def _described(names: Sequence[str], role: str) -> list[dict[str, Any]]:
-    return [{"name": name, "role": role, "categories": 0} for name in names]

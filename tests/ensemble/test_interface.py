@@ -1,5 +1,8 @@
 """What a member takes and gives, out of its metadata or the recipe; what bars cannot feed is refused by name."""
 
+import json
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,15 +13,23 @@ from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS
 from tftq.ensemble.interface import Interface, foreign_interface, own_interface
 from tftq.ensemble.recipe import ForeignRecipe
 from tftq.errors import AnswerError, EnsembleError
+from tftq.spec.metadata import AgentMetadata, ForecasterMetadata, Origin, parse_metadata
 
 
 def described(*names: str, **more: Any) -> list[dict[str, Any]]:
     return [{"name": name, "role": "observed", "categories": 0, **more} for name in names]
 
 
-def notes(**changes: Any) -> dict[str, Any]:
-    """What the file of a forecaster says."""
-    return {
+def metadata(*without: str, **changes: Any) -> ForecasterMetadata | AgentMetadata:
+    """What the file of a forecaster says, or that of an agent where it has positions."""
+    values = {
+        "kind": "tft",
+        "format": "fp32",
+        "versions": {},
+        "recipe": "by_hand",
+        "recipe_hash": "abc",
+        "target": "log return",
+        "trained_until_ns": 7,
         "data": {"kind": "bars", "warmup": 50, "time_zone": "America/Chicago", "symbol": "ESZ3"},
         "step_ns": MINUTE,
         "inputs": {"history": described("body", "volume_z_5", "hour_sin_1"), "future": described(*CLOCK_COLUMNS)},
@@ -27,10 +38,11 @@ def notes(**changes: Any) -> dict[str, Any]:
         "quantiles": [0.1, 0.5, 0.9],
         **changes,
     }
+    return parse_metadata(json.dumps({key: value for key, value in values.items() if key not in without}), Path("m.onnx"))
 
 
 def test_a_forecaster_says_all_of_itself() -> None:
-    found = own_interface("tft", notes(trained_until_ns=7))
+    found = own_interface("tft", metadata())
     assert found == Interface(
         lookback=60,
         warmup=50,
@@ -50,8 +62,7 @@ def test_a_forecaster_says_all_of_itself() -> None:
 
 def test_an_agent_takes_the_position_that_it_holds() -> None:
     inputs = {"history": described(*BAR_COLUMNS), "position": [{"name": "position", "role": "state", "categories": 0}]}
-    agent = {key: value for key, value in notes(inputs=inputs, positions=[-1, 0, 1]).items() if key not in ("horizon", "quantiles")}
-    found = own_interface("dqn", agent)
+    found = own_interface("dqn", metadata("horizon", "quantiles", inputs=inputs, positions=[-1, 0, 1]))
     assert (found.gives, found.output, found.position, found.positions) == ("scores", "scores", "position", (-1.0, 0.0, 1.0))
     assert found.horizon == 0 and found.future == {} and found.levels == ()
 
@@ -80,12 +91,13 @@ def test_an_agent_takes_the_position_that_it_holds() -> None:
 )
 def test_what_bars_cannot_feed_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(EnsembleError, match=said):
-        own_interface("m", notes(**changes))
+        own_interface("m", metadata(**changes))
 
 
-def test_a_file_that_says_too_little_is_refused() -> None:
-    with pytest.raises(EnsembleError, match=r"member m: its file says of itself nothing of lookback, quantiles; export it again"):
-        own_interface("m", {key: value for key, value in notes().items() if key not in ("lookback", "quantiles")})
+def test_a_file_that_no_run_made_is_refused() -> None:
+    of_origin = [field.name for field in fields(Origin)]
+    with pytest.raises(EnsembleError, match=r"member m: its metadata lacks its origin; export it again with tftq run, or add `foreign`"):
+        own_interface("m", metadata(*of_origin))
 
 
 def test_a_recipe_says_it_of_a_file_of_another_tool() -> None:

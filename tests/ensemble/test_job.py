@@ -18,6 +18,7 @@ from tests.data.helpers import BEGIN, MINUTE, bar_columns, take, write
 from tests.ensemble.models import ALL, MEGA, forecaster, trio, write_model, write_proof
 from tests.ensemble.runs import answers_of, as_json, forecasts_of, quietly, recipe_of
 from tftq.cli import main
+from tftq.data.features.table import CLOCK_COLUMNS
 from tftq.ensemble.member import OnePiece
 from tftq.errors import DataError, EnsembleError
 from tftq.serve.measure import Measurement
@@ -65,7 +66,7 @@ def test_columns_are_matched_by_name(tmp_path: Path) -> None:
 
 
 def test_a_pruned_member_takes_the_columns_that_it_kept(tmp_path: Path) -> None:
-    members = {"pruned": forecaster(tmp_path / "a.onnx", ["hour_sin_1", "body", "volume_z_5"], left_out=list(ALL[5:]))}
+    members = {"pruned": forecaster(tmp_path / "a.onnx", ["hour_sin_1", "body", "volume_z_5"])}
     summary, _, _ = quietly(recipe_of(tmp_path / "out", "-", members), lines=as_json(COLUMNS)[:15])
     assert summary["members"]["pruned"]["states"] == {"warming up": 12, "ok": 3}
 
@@ -210,7 +211,18 @@ def test_bars_that_members_were_trained_on_are_not_judged(tmp_path: Path) -> Non
 
 
 def test_a_member_that_does_not_say_when_its_training_ended_is_warned_of(tmp_path: Path) -> None:
-    members = {"a": forecaster(tmp_path / "a.onnx", trained_until_ns=BEGIN + 20 * MINUTE), "b": forecaster(tmp_path / "b.onnx")}
+    foreign = {
+        "lookback": 8,
+        "warmup": 5,
+        "horizon": 3,
+        "history": {"history": ALL},
+        "future": {"future": CLOCK_COLUMNS},
+        "output": {"kind": "quantiles", "name": "forecast"},
+    }
+    members = {
+        "a": forecaster(tmp_path / "a.onnx", trained_until_ns=BEGIN + 20 * MINUTE),
+        "b": {"path": forecaster(tmp_path / "b.onnx"), "foreign": foreign},
+    }
     summary, _, _ = quietly(recipe_of(tmp_path / "out", write(tmp_path / "ES.parquet", bar_columns(40)), members))
     words = "b may have been trained on these very bars: nothing says otherwise."
     assert summary["backtest"]["bars"] == 19 and summary["backtest"]["warning"].endswith(f" {words}")

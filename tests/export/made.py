@@ -18,10 +18,11 @@ from tftq.export.graph import build_graph
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import Architecture, TemporalFusionTransformer
 from tftq.quant.weights import with_rounded_weights
-from tftq.recipe.schema import Format, is_half
+from tftq.recipe.schema import Format
+from tftq.spec.metadata import Origin
 
 KEPT = ("attention.*", "history_selection.curves", "lstm_skip", "encoder")
-METADATA = {"recipe": "small", "recipe_hash": "abc"}
+ORIGIN = Origin(recipe="small", recipe_hash="abc", data={"kind": "table"}, step_ns=60_000_000_000, trained_until_ns=7)
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def make_exports(folder: Path) -> Make:
         kind, model_of = models[name]
         model = model_of().eval()
         path = folder / f"{name}.onnx"
-        path.write_bytes(build_graph(model, METADATA, half=is_half(kind)))
+        path.write_bytes(build_graph(model, kind, "points", ORIGIN))
         return Made(path, with_rounded_weights(model) if kind == "fp16_int8" else model, kind)
 
     return made

@@ -14,8 +14,9 @@ from tests.export.stub import write_stub
 from tests.quant.small import small_table
 from tftq.export import census as census_module
 from tftq.export.census import Census, Product, StoredWeight, integer_shares, kept_weights, stored_weights, take_census
-from tftq.export.graph import describe_model, read_metadata
+from tftq.export.graph import describe
 from tftq.serve.session import open_session
+from tftq.spec.metadata import read_metadata
 
 node = helper.make_node
 QUANTIZED_INPUT = [
@@ -171,8 +172,8 @@ def test_kept_layers_are_named_and_everything_else_is_integer(make: Make, tmp_pa
     assert {product.type for product in floats} == {"FLOAT"} and len(floats) == 6 + 2  # the encoder has two weights
     assert all(product.type != "FLOAT" or product.operator == "LSTM" for product in census.products if not product.kept)
     assert (census.float_weight_products, census.integer_share_outside_lstm) == (0, 1.0) and census.int8_weight_share < 0.9
-    assert read_metadata(made.path)["kept_float"] == list(kept)
-    assert "kept_float" not in describe_model(small_table())
+    assert read_metadata(made.path).kept_float == tuple(kept)
+    assert "kept_float" not in describe(small_table(), "fp32", "points", None).to_json()
 
 
 def test_shares_by_hand() -> None:

@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
 import torch
 
-from tests.export.made import METADATA, Make
+from tests.export.made import ORIGIN, Make
 from tests.export.stub import OFFSETS, Stub, stub_batch, write_stub
 from tests.quant.small import SmallWindows, calibrated, small_batch, small_table
 from tftq.data.columns import Batch
@@ -18,12 +17,12 @@ from tftq.evaluate.precision import Precision
 from tftq.evaluate.windows import metrics_for, validate
 from tftq.export import forecaster as module
 from tftq.export.forecaster import Exported, export_model, prove_forecaster
-from tftq.export.graph import read_metadata
 from tftq.export.prove import Proof
 from tftq.io import sha256
 from tftq.quant.fake_quantize import quantizers
 from tftq.recipe.schema import Format
 from tftq.serve.proof import proven_bytes
+from tftq.spec.metadata import read_metadata
 
 CPU = Precision("fp32", torch.device("cpu"))
 
@@ -32,16 +31,16 @@ def exported(folder: Path, monkeypatch: pytest.MonkeyPatch, source: Path) -> Exp
     """As `export_model` of a stub, with the bytes of a file in place of those it would build."""
     monkeypatch.setattr(module, "build_graph", lambda *_, **__: source.read_bytes())
     windows = SmallWindows(stub_batch(40))
-    return export_model(Stub(), "fp32", folder, windows, None, batch_size=16, metadata={})  # type: ignore[arg-type]
+    return export_model(Stub(), "fp32", folder, windows, None, batch_size=16, origin=ORIGIN)  # type: ignore[arg-type]
 
 
 def test_an_export_leaves_a_file_and_what_was_proven_of_it(tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make("small int8")
     windows = SmallWindows(small_batch(made.model.inputs, 40, seed=9))
-    seen: dict[str, Any] = {}
+    seen: list[object] = []
 
-    def build(model: torch.nn.Module, metadata: dict[str, object], *, half: bool) -> bytes:
-        seen.update(metadata, half=half)
+    def build(model: torch.nn.Module, *described: object) -> bytes:
+        seen.extend(described)
         return made.path.read_bytes()
 
     monkeypatch.setattr(module, "build_graph", build)
@@ -53,9 +52,9 @@ def test_an_export_leaves_a_file_and_what_was_proven_of_it(tmp_path: Path, make:
         windows,  # type: ignore[arg-type]
         test,  # type: ignore[arg-type]
         batch_size=16,
-        metadata=METADATA,
+        origin=ORIGIN,
     )
-    assert seen == {**METADATA, "format": "int8_ptq", "target": "points", "half": False}
+    assert seen == ["int8_ptq", "points", ORIGIN]
     assert sorted(file.name for file in (tmp_path / "new").iterdir()) == ["int8_ptq.export.json", "int8_ptq.onnx"]
     assert result.path.read_bytes() == made.path.read_bytes()
 
@@ -79,10 +78,10 @@ def test_an_export_leaves_a_file_and_what_was_proven_of_it(tmp_path: Path, make:
 def test_what_is_for_a_gpu_is_built_in_half(tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch, kind: Format) -> None:
     made = make("small fp16" if kind == "fp16" else "fp16_int8")
     model = made.model if kind == "fp16" else calibrated(small_table(static=False, lstm_layers=1), "int8")
-    halves, held = [], []
+    formats, held = [], []
 
-    def build(model: torch.nn.Module, metadata: dict[str, object], *, half: bool) -> bytes:
-        halves.append(half)
+    def build(model: torch.nn.Module, *described: object) -> bytes:
+        formats.append(described[0])
         return made.path.read_bytes()
 
     def proves(part: Path, model: torch.nn.Module, *others: Any, **options: Any) -> Proof:
@@ -92,11 +91,11 @@ def test_what_is_for_a_gpu_is_built_in_half(tmp_path: Path, make: Make, monkeypa
     monkeypatch.setattr(module, "build_graph", build)
     monkeypatch.setattr(module, "prove_forecaster", proves)
     windows = SmallWindows(small_batch(made.model.inputs, 40))
-    result = export_model(model, kind, tmp_path, windows, None, batch_size=16, metadata={})  # type: ignore[arg-type]
+    result = export_model(model, kind, tmp_path, windows, None, batch_size=16, origin=ORIGIN)  # type: ignore[arg-type]
     summary = result.summary()
     assert result.test is None and "test" not in summary
-    assert halves == [True] and result.path.name == f"{kind}.onnx"
-    assert read_metadata(onnx.load(result.path))["horizon"] == 4
+    assert formats == [kind] and result.path.name == f"{kind}.onnx"
+    assert read_metadata(result.path).horizon == 4
     assert summary["gpu"] == {"skipped": "the run was on the CPU"} and list(summary["nodes"]) == ["CPUExecutionProvider"]  # type: ignore[call-overload]
     assert (summary["int8_weight_share"] == 1) == (kind == "fp16_int8")
     assert not list(quantizers(held[0])), "nothing but weights is rounded in the model that it is held against"
@@ -115,7 +114,7 @@ def test_the_gate_gets_windows_of_the_whole_time(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(module, "prove_forecaster", refuse)
     monkeypatch.setattr(module, "build_graph", lambda *_, **__: b"")
     with pytest.raises(GateError, match="seen enough"):
-        export_model(Stub(), "fp32", tmp_path, SmallWindows(windows), None, batch_size=16, metadata={})  # type: ignore[arg-type]
+        export_model(Stub(), "fp32", tmp_path, SmallWindows(windows), None, batch_size=16, origin=ORIGIN)  # type: ignore[arg-type]
     assert got[:4] == chosen and got[-1] == count - 1 and len(got) == min(count, 32)
 
 

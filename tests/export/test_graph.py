@@ -1,5 +1,6 @@
 """What a file computes, holds and weighs, against the model it was made of and against ONNX's own reference."""
 
+import json
 import math
 import sys
 import sysconfig
@@ -14,7 +15,7 @@ import torch
 from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tests.export.made import METADATA, Made, Make, table_225
+from tests.export.made import ORIGIN, Made, Make, table_225
 from tests.model.small import small_model
 from tests.quant.small import calibrated, part, small_batch, small_table
 from tftq.data.columns import Batch
@@ -22,7 +23,7 @@ from tftq.errors import QuantizationError
 from tftq.export import tracing
 from tftq.export.forecaster import run_file
 from tftq.export.gate import EXACT, HALF, STEP
-from tftq.export.graph import build_graph, read_metadata
+from tftq.export.graph import build_graph
 from tftq.io import installed
 from tftq.model.size import parameter_count
 from tftq.model.tabulate import tabulate
@@ -30,6 +31,7 @@ from tftq.quant.layers import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuanti
 from tftq.quant.prepare import LstmStorage, prepared_copy
 from tftq.serve.measure import measure
 from tftq.serve.session import feeds, open_session
+from tftq.spec.metadata import read_metadata
 
 FLOAT = ["small fp32", "large fp32"]
 INT4 = ["small int4", "folded int4, lstm fp32"]
@@ -148,7 +150,7 @@ def test_exporting_twice_gives_the_same_bytes(make: Make, monkeypatch: pytest.Mo
     made = make("folded int8")
     monkeypatch.setattr(tracing, "_traced", {})  # so that it is traced twice as well
     before = {name: value.clone() for name, value in made.model.state_dict().items()}
-    assert build_graph(made.model, METADATA) == made.path.read_bytes()
+    assert build_graph(made.model, made.kind, "points", ORIGIN) == made.path.read_bytes()
     assert all(torch.equal(value, before[name]) for name, value in made.model.state_dict().items())
 
 
@@ -241,13 +243,20 @@ def test_the_lstm_stays_in_the_storage_that_was_asked_for(make: Make) -> None:
 
 def test_a_caller_finds_everything_in_the_metadata(make: Make) -> None:
     path = make("small int8").path
-    model, found = onnx.load(path), read_metadata(path)
-    assert found == read_metadata(model)
+    model = onnx.load(path)
+    (entry,) = model.metadata_props
+    found = json.loads(entry.value)
+    assert (entry.key, entry.value) == ("tftq", json.dumps(found, sort_keys=True))
     assert found.pop("versions") == {name: installed(name) for name in ("tftq", "torch", "onnx", "onnxscript")}
     assert found == {
         "recipe": "small",
         "recipe_hash": "abc",
+        "data": {"kind": "table"},
+        "step_ns": 60_000_000_000,
+        "trained_until_ns": 7,
         "kind": "tft",
+        "format": "int8_ptq",
+        "target": "points",
         "lookback": 12,
         "horizon": 4,
         "quantiles": [0.1, 0.5, 0.9],
@@ -276,7 +285,7 @@ def test_a_caller_finds_everything_in_the_metadata(make: Make) -> None:
 def test_without_static_columns_there_is_no_static_input(make: Make) -> None:
     model = onnx.load(make("folded int8").path)
     assert [node.name for node in model.graph.input] == ["history", "future"]
-    assert "static" not in read_metadata(model)["inputs"]  # type: ignore[operator]
+    assert "static" not in read_metadata(make("folded int8").path).inputs
 
 
 @pytest.mark.parametrize("name", ["small fp32", "small fp16", "small int8"])
@@ -297,7 +306,7 @@ def test_layers_of_equal_weights_are_layers_of_their_own(weights: WeightStorage,
         table.decoder.weight_ih_l0.copy_(2 * table.encoder.weight_ih_l0)
     model = calibrated(table, lstm, weights=weights)
     path = tmp_path / "equal.onnx"
-    path.write_bytes(build_graph(model, METADATA))
+    path.write_bytes(build_graph(model, "int8_ptq", "points", ORIGIN))
     windows = small_batch(model.inputs, 7)
     with torch.no_grad():
         assert_equal_but_for_ties(run_file(path, windows), model(*windows.inputs).numpy())
@@ -305,7 +314,7 @@ def test_layers_of_equal_weights_are_layers_of_their_own(weights: WeightStorage,
 
 def test_an_uncalibrated_model_is_not_exported() -> None:
     with pytest.raises(QuantizationError, match="never observed"):
-        build_graph(prepared_copy(small_table(), lstm="fp32"), {})
+        build_graph(prepared_copy(small_table(), lstm="fp32"), "int8_ptq", "points")
 
 
 def test_an_int8_file_is_small_beside_the_fp32_one(make: Make) -> None:

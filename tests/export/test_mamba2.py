@@ -7,18 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from tests.export.made import METADATA, Made
+from tests.export.made import ORIGIN, Made
 from tests.export.test_half import ON_CUDA
 from tests.model.small import small_mamba2
 from tests.quant.small import calibrated, part, small_batch
 from tftq.export import prove as prover
 from tftq.export.forecaster import prove_forecaster, run_file
-from tftq.export.graph import build_graph, read_metadata
+from tftq.export.graph import build_graph
 from tftq.model.mamba2 import Mamba2
 from tftq.quant.sensitivity import measure_sensitivity
 from tftq.quant.weights import with_rounded_weights
-from tftq.recipe.schema import Format, is_half
+from tftq.recipe.schema import Format
 from tftq.serve.measure import Measurement
+from tftq.spec.metadata import read_metadata
 
 KEPT = ("heads", "future_embedding")
 NAMES = ["fp32, several chunks", "int4, some kept", "fp16_int8"]
@@ -41,7 +42,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
         kind, model_of = models[name]
         model = model_of().eval()
         path = folder / f"{name}.onnx"
-        path.write_bytes(build_graph(model, METADATA, half=is_half(kind)))
+        path.write_bytes(build_graph(model, kind, "points", ORIGIN))
         return Made(path, with_rounded_weights(model) if kind == "fp16_int8" else model, kind)
 
     return made
@@ -53,7 +54,7 @@ def test_every_kind_of_file_passes_the_gate(make: Callable[[str], Made], name: s
     made = make(name)
     kept = made.model.kept_float
     proof = prove_forecaster(made.path, made.model, small_batch(made.model.inputs, 32), made.kind, kept=kept)
-    assert read_metadata(made.path)["kind"] == "mamba2"
+    assert read_metadata(made.path).kind == "mamba2"
     if made.kind == "int4_ptq":
         assert kept == ("future_embedding.linear", "heads.linear")
         assert sum(proof.census.integer_products.values()) == 3 and proof.census.float_weight_products == 0

@@ -289,7 +289,7 @@ def _batch(device: torch.device) -> Batch:
 def _distance_of_export(model: Forecaster, device: torch.device) -> float:
     inputs = _example(device)
     expected = model.eval()(*inputs)
-    session = onnxruntime.InferenceSession(build_graph(model, {}), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(build_graph(model, "fp32", "points"), providers=["CPUExecutionProvider"])
     found = session.run(["forecast"], feeds(session, [tensor.cpu() for tensor in inputs]))[0]
     return _distance(torch.from_numpy(found), expected.cpu())
 

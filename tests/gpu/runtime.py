@@ -58,7 +58,7 @@ def runtime_row(size: Size, kind: Format, lstm: LstmStorage, device: torch.devic
 
     with tempfile.TemporaryDirectory() as folder:
         path, optimised = Path(folder) / "model.onnx", Path(folder) / "optimised.onnx"
-        path.write_bytes(build_graph(model, {}, half=is_half(kind)))
+        path.write_bytes(build_graph(model, kind, "points"))
         row: dict[str, Any] = {"format": kind, "lstm": lstm, "file_bytes": path.stat().st_size}
         try:
             session = open_session(path, cuda=True)

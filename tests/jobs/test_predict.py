@@ -1,11 +1,11 @@
 """Forecasting a file of data with an exported model: what comes out, and what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,6 +23,7 @@ from tftq.data.windows import Windows
 from tftq.errors import DataError, PredictError, RecipeError
 from tftq.jobs.predict import Accuracy, Forecasts, Prediction, ServedModel, predict, write_forecasts
 from tftq.recipe.load import load_recipe
+from tftq.spec.metadata import HalfMetadata, InputColumn
 from tftq.train.build import build_model
 from tftq.train.checkpoint import load_checkpoint, load_model
 
@@ -200,8 +201,7 @@ def test_an_input_that_is_not_finite_names_time_and_column(tmp_path: Path) -> No
 def test_a_forecast_that_is_not_finite_names_its_window(tmp_path: Path) -> None:
     model = table_model(tmp_path / "m.onnx")
     model.of_history[0, 0] = np.nan
-    description = json.loads(ServedModel(tmp_path / "m.onnx").session.get_modelmeta().custom_metadata_map["tftq"])
-    model.write(tmp_path / "m.onnx", **description)
+    model.write(tmp_path / "m.onnx", ServedModel(tmp_path / "m.onnx").metadata)
     with pytest.raises(PredictError, match=r"m.onnx: the forecast after 2024-01-08T03:00:00Z is not finite, though its inputs are"):
         all_of(predict(tmp_path / "m.onnx", write(tmp_path / "t.parquet", table_columns(9))))
 
@@ -222,11 +222,10 @@ def test_data_of_another_kind_or_step(tmp_path: Path) -> None:
 
 def test_a_model_of_other_columns(tmp_path: Path) -> None:
     bars_model(tmp_path / "m.onnx")
-    served = ServedModel(tmp_path / "m.onnx")
-    description = json.loads(served.session.get_modelmeta().custom_metadata_map["tftq"])
-    description["inputs"]["history"][0]["name"] = "phase_of_the_moon"
-    model = bars_model(tmp_path / "m.onnx")
-    model.write(tmp_path / "m.onnx", **description)
+    metadata = ServedModel(tmp_path / "m.onnx").metadata
+    _, *others = metadata.inputs["history"]
+    inputs = {**metadata.inputs, "history": (InputColumn("phase_of_the_moon", "observed"), *others)}
+    bars_model(tmp_path / "m.onnx").write(tmp_path / "m.onnx", replace(metadata, inputs=inputs))
     with pytest.raises(PredictError, match=r"225 needed, 225 found; missing: phase_of_the_moon; not wanted: log_return_1\)"):
         predict(tmp_path / "m.onnx", write(tmp_path / "a.parquet", bar_columns(200)))
 
@@ -267,11 +266,12 @@ def test_files_that_are_no_model(tmp_path: Path) -> None:
     (tmp_path / "text.onnx").write_text("not a model")
     with pytest.raises(PredictError, match=r"text.onnx: no model that ONNX Runtime can load"):
         predict(tmp_path / "text.onnx", tmp_path / "a.parquet")
-    with pytest.raises(PredictError, match=r"lacks data, step_ns, .* in its metadata"):
+    with pytest.raises(PredictError, match=r"stub.onnx: its metadata says nothing of the data it was trained on"):
         predict(write_stub(tmp_path / "stub.onnx"), tmp_path / "a.parquet")
-    half = onnx.load(tmp_path / "stub.onnx")
-    half.metadata_props.add(key="tftq", value='{"format": "stream"}')
-    onnx.save(half, tmp_path / "step.onnx")
+    model = bars_model(tmp_path / "m.onnx")
+    whole = ServedModel(tmp_path / "m.onnx").metadata
+    half = HalfMetadata.of(whole, weights="fp32", part="step", partner="forecast.onnx", pair="abc", hidden=1, states=0)
+    model.write(tmp_path / "step.onnx", half)
     with pytest.raises(PredictError, match=r"step.onnx: one half of a streaming pair, for tftq.serve.stream.Stream; give the model"):
         predict(tmp_path / "step.onnx", tmp_path / "a.parquet")
 

@@ -19,13 +19,13 @@ from tftq.cli import main
 from tftq.console import Console
 from tftq.data.load import load_datasets
 from tftq.errors import RecipeError
-from tftq.export.graph import read_metadata
 from tftq.jobs.predict import predict
 from tftq.jobs.run import run
 from tftq.model.size import parameter_count
 from tftq.plan.training import Planner
 from tftq.recipe.load import load_recipe
 from tftq.serve.session import feeds, open_session
+from tftq.spec.metadata import read_metadata
 from tftq.train.build import architecture_of
 from tftq.train.checkpoint import load_checkpoint
 from tftq.train.stages import stages_of
@@ -124,9 +124,9 @@ def test_the_file_takes_what_is_left_and_names_it(recipe: Path, made: Run) -> No
     path = made.folder / "exports" / "fp32.onnx"
     notes = read_metadata(path)
     kept = [name for name in ("y", "b", "signal", "c", "ahead", "moon") if name in made.summary["prune"]["kept"]]
-    assert [column["name"] for column in notes["inputs"]["history"]] == kept  # type: ignore[index]
-    assert [column["name"] for column in notes["inputs"]["future"]] == ["ahead", "moon"]  # type: ignore[index]
-    assert set(notes["left_out"]) == set(made.summary["prune"]["dropped"])  # type: ignore[call-overload]
+    assert list(notes.names("history")) == kept
+    assert notes.names("future") == ("ahead", "moon")
+    assert set(notes.left_out) == set(made.summary["prune"]["dropped"])
     shapes = {value.name: [size.dim_value for size in value.type.tensor_type.shape.dim][1:] for value in onnx.load(path).graph.input}
     assert shapes == {"history": [6, 2], "future": [2, 2]}
 

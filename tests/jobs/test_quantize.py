@@ -12,12 +12,12 @@ from tests.quant.small import small_table
 from tests.runs import ROOT, Run
 from tftq.console import Console
 from tftq.data.load import load_datasets
-from tftq.export.graph import read_metadata
 from tftq.jobs.folder import RunFolder
 from tftq.jobs.quantize import MEASURED, Quantizing
 from tftq.quant.sensitivity import LayerSensitivity, Sensitivity
 from tftq.recipe.load import load_recipe
 from tftq.recipe.schema import QuantRecipe
+from tftq.spec.metadata import read_metadata
 
 CPU = torch.device("cpu")
 FOUND = Sensitivity(7, 1.0, 1.5, (LayerSensitivity("heads.linear", 48, 40.0, None, 1.5, 0.5),), 0.1, ("heads.linear",), 1.0)
@@ -85,7 +85,7 @@ def test_a_run_measures_keeps_and_tells(do_run: Callable[..., Run], tmp_path: Pa
 
     model = made.summary["models"]["int8_ptq"]
     assert set(model["kept_float"]) == {"attention.query", *found["kept_float"]}
-    assert read_metadata(model["path"])["kept_float"] == model["kept_float"]
+    assert read_metadata(model["path"]).kept_float == tuple(model["kept_float"])
     assert "sensitivity: 21 layers on 64 training windows" in made.printed
     assert "Each layer quantized alone" in made.printed and "and 11 that lose less" in made.printed
     assert f"; in floating point stay {', '.join(found['kept_float'])}: " in made.printed

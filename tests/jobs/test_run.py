@@ -16,13 +16,13 @@ from tftq.cli import main
 from tftq.data.files import iso
 from tftq.data.load import load_datasets
 from tftq.errors import PlanError, QuantizationError, RunFolderError
-from tftq.export.graph import read_metadata
 from tftq.jobs.training import TrainingJob
 from tftq.model.size import parameter_count
 from tftq.quant.fake_quantize import quantizers
 from tftq.quant.schedule import QatSchedule
 from tftq.recipe.load import load_recipe
 from tftq.serve.session import feeds, open_session
+from tftq.spec.metadata import read_metadata
 from tftq.train.build import architecture_of, build_model
 from tftq.train.checkpoint import load_checkpoint, load_model
 
@@ -54,7 +54,7 @@ def test_the_summary_holds_what_scripts_rely_on(bars_run: Run) -> None:
 def test_a_file_says_until_when_it_was_trained(bars_run: Run) -> None:
     (trained,) = [note for note in bars_run.summary["notes"] if note.startswith("train: ")]
     for kind in ("fp32", "int8_qat"):
-        until = read_metadata(bars_run.folder / "exports" / f"{kind}.onnx")["trained_until_ns"]
+        until = read_metadata(bars_run.folder / "exports" / f"{kind}.onnx").origin.trained_until_ns
         assert isinstance(until, int) and trained.endswith(f"to {iso(until)}")
 
 
@@ -291,6 +291,6 @@ def test_four_bits_go_through_a_whole_run(do_run: Callable[..., Run], tmp_path: 
     assert set(models) == {"fp32", "int4_ptq", "int4_qat"} and made.summary["qat"]["updates"] > 0
     for kind in ("int4_ptq", "int4_qat"):
         assert 0.2 < models[kind]["int4_weight_share"] == pytest.approx(1 - models[kind]["int8_weight_share"])
-        assert read_metadata(made.folder / "exports" / f"{kind}.onnx")["format"] == kind
+        assert read_metadata(made.folder / "exports" / f"{kind}.onnx").format == kind
     assert models["fp32"]["int4_weight_share"] == 0 and "weights in INT4" in made.printed
     assert "INT4 share of weights" in (made.folder / "report.html").read_text(encoding="utf-8")

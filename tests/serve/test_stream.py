@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from tests.export.made import METADATA, Make
+from tests.export.made import ORIGIN, Make
 from tests.model.small import small_model
 from tests.quant.small import SmallWindows, small_batch, small_table
 from tests.runs import ROOT
@@ -22,7 +22,7 @@ from tftq.data.windows import Datasets
 from tftq.errors import GateError, NonFiniteError, StreamError
 from tftq.export import pair as stream_export
 from tftq.export.census import layer_of
-from tftq.export.graph import build_graph, read_metadata
+from tftq.export.graph import build_graph
 from tftq.export.pair import ExportedPair, export_pair, forecaster
 from tftq.export.pair_graph import ForecastNetwork, StepNetwork, build_pair
 from tftq.export.publish import publish
@@ -35,6 +35,7 @@ from tftq.recipe.load import load_recipe
 from tftq.serve.proof import proven_bytes
 from tftq.serve.session import feeds, open_session
 from tftq.serve.stream import FORECAST_FILE, STEP_FILE, EncodedWindows, Stream, window_bytes
+from tftq.spec.metadata import ForecasterMetadata, read_metadata
 
 HALVES = (STEP_FILE, FORECAST_FILE)
 SPREAD = 1e-5  # of the forecasts, that the pair may be away from the one-piece model
@@ -64,8 +65,8 @@ def bars_pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     table, _ = tabulate(TemporalFusionTransformer(data.train.inputs, data.scaling, data.target_scaling, architecture))
     model = prepared_copy(table, lstm="int8")
     calibrate(model, [data.train.batch(range(0, 600, 20))])
-    (folder / "int8_ptq.onnx").write_bytes(build_graph(model.eval(), METADATA))
-    exported = export_pair(model, "int8_ptq", folder / "int8_ptq.onnx", data.validation, data.test, batch_size=16, metadata=METADATA)
+    (folder / "int8_ptq.onnx").write_bytes(build_graph(model.eval(), "int8_ptq", "log return", ORIGIN))
+    exported = export_pair(model, "int8_ptq", folder / "int8_ptq.onnx", data.validation, data.test, batch_size=16, origin=ORIGIN)
     return Pair(folder, model, data, exported)
 
 
@@ -73,7 +74,7 @@ def bars_pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 def static_pair(make: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pair of the small float model, which has static columns and categories."""
     folder = tmp_path_factory.mktemp("static_pair")
-    for name, content in build_pair(make("small fp32").model, "fp32", METADATA).items():
+    for name, content in build_pair(make("small fp32").model, "fp32", "points", ORIGIN).items():
         (folder / name).write_bytes(content)
     return folder
 
@@ -123,7 +124,7 @@ LSTMS = ["small fp32", "small int8", "small int8, lstm dynamic"]
 def test_two_layers_that_begin_anew_in_every_window(make: Make, tmp_path: Path, name: str) -> None:
     """One series with static columns, bar by bar, of each kind of LSTM: every window is that of the model in one piece."""
     made = make(name)
-    for file, content in build_pair(made.model, "fp32", METADATA).items():
+    for file, content in build_pair(made.model, "fp32", "points", ORIGIN).items():
         (tmp_path / file).write_bytes(content)
     batch = small_batch(made.model.inputs, 30, seed=5)
     assert batch.static is not None
@@ -158,7 +159,7 @@ def test_what_the_halves_take_and_give(make: Make, name: str) -> None:
     if "dynamic" in name:
         del step["states"], steps["new_states"], ahead["encoded"], ahead["state"]
     found = []
-    for content in build_pair(model, "fp32", METADATA).values():
+    for content in build_pair(model, "fp32", "points", ORIGIN).values():
         graph = onnx.load_model_from_string(content).graph
         for values in (graph.input, graph.output):
             found.append({value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim[1:]] for value in values})
@@ -194,11 +195,12 @@ def test_a_window_of_one_bar() -> None:
         assert np.array_equal(full["state"], np.full((1, 2, 3), value, np.float32))
 
 
-def test_the_memory_of_what_is_kept(bars_pair: Pair, static_pair: Path, make: Make) -> None:
+def test_the_memory_of_what_is_kept(bars_pair: Pair, static_pair: Path, make: Make, tmp_path: Path) -> None:
     """Floats: raw and selected bars, and in the windows of each length the encoder's output at each bar, and its states."""
     assert window_bytes(read_metadata(bars_pair.folder / STEP_FILE)) == 4 * (60 * (225 + 16) + 60 * 60 * 16 + 60 * 2 * 16)
     assert window_bytes(read_metadata(static_pair / FORECAST_FILE)) == 4 * (12 * (5 + 16) + 12 * 12 * 16 + 12 * 4 * 16)
-    whole = onnx.load_model_from_string(build_pair(make("small int8, lstm dynamic").model, "int8_ptq", METADATA)[STEP_FILE])
+    whole = tmp_path / STEP_FILE
+    whole.write_bytes(build_pair(make("small int8, lstm dynamic").model, "int8_ptq", "points", ORIGIN)[STEP_FILE])
     assert window_bytes(read_metadata(whole)) == 4 * 12 * (5 + 16)
     stream = Stream(bars_pair.folder)
     encoder = stream._encoder
@@ -212,8 +214,8 @@ def test_a_pair_of_windows_of_one_bar(tmp_path: Path) -> None:
     like = small_model(static=False)
     model = TemporalFusionTransformer(replace(like.inputs, lookback=1), *like.scalings, like.architecture)
     table = tabulate(model)[0].eval()
-    (tmp_path / "fp32.onnx").write_bytes(build_graph(table, METADATA))
-    for name, content in build_pair(table, "fp32", METADATA).items():
+    (tmp_path / "fp32.onnx").write_bytes(build_graph(table, "fp32", "points", ORIGIN))
+    for name, content in build_pair(table, "fp32", "points", ORIGIN).items():
         (tmp_path / name).write_bytes(content)
     windows = small_batch(table.inputs, 5)
     expected = in_one_piece(tmp_path / "fp32.onnx", windows)
@@ -395,10 +397,11 @@ def test_both_files_say_what_they_are(bars_pair: Pair) -> None:
     one_piece = read_metadata(bars_pair.folder / "int8_ptq.onnx")
     for name, part, partner in ((STEP_FILE, "step", FORECAST_FILE), (FORECAST_FILE, "forecast", STEP_FILE)):
         found = notes[name]
-        assert (found["format"], found["part"], found["partner"], found["weights"]) == ("stream", part, partner, "int8_ptq")
-        assert (found["hidden"], found["target"], found["recipe_hash"]) == (16, "log return", "abc")
-        assert one_piece.items() <= found.items()  # columns, window, quantiles, versions
-    assert notes[STEP_FILE]["pair"] == notes[FORECAST_FILE]["pair"]
+        assert (found.format, found.part, found.partner, found.weights) == ("stream", part, partner, "int8_ptq")
+        assert (found.hidden, found.target, found.origin.recipe_hash) == (16, "log return", "abc")
+        common = {key.name: getattr(found, key.name) for key in fields(one_piece)}
+        assert ForecasterMetadata(**{**common, "format": "int8_ptq"}) == one_piece  # columns, window, quantiles, versions
+    assert notes[STEP_FILE].pair == notes[FORECAST_FILE].pair
 
 
 def test_the_pair_is_proven_and_published_as_one(bars_pair: Pair, tmp_path: Path) -> None:
@@ -439,7 +442,7 @@ def test_a_pair_of_a_model_with_static_columns_is_proven(make: Make, tmp_path: P
     path = tmp_path / "fp32.onnx"
     path.write_bytes(made.path.read_bytes())
     windows = SmallWindows(small_batch(made.model.inputs, 20))  # each of another series
-    exported = export_pair(made.model, "fp32", path, windows, windows, batch_size=8, metadata={})  # type: ignore[arg-type]
+    exported = export_pair(made.model, "fp32", path, windows, windows, batch_size=8, origin=ORIGIN)  # type: ignore[arg-type]
     assert exported.quality.windows == 20 and exported.quality == exported.test
     assert all(check.passed for check in exported.proof.checks)
 
@@ -455,5 +458,5 @@ def test_a_pair_of_another_model_leaves_no_file(static_pair: Path, make: Make, t
     onnx.save(other, tmp_path / "fp32.onnx")
     windows = SmallWindows(small_batch(made.model.inputs, 20))
     with pytest.raises(GateError, match=r"^the streaming pair of fp32 did not pass the gate(?s:.)*FAILED  distance from the one-piece"):
-        export_pair(made.model, "fp32", tmp_path / "fp32.onnx", windows, None, batch_size=8, metadata={})  # type: ignore[arg-type]
+        export_pair(made.model, "fp32", tmp_path / "fp32.onnx", windows, None, batch_size=8, origin=ORIGIN)  # type: ignore[arg-type]
     assert [path.name for path in tmp_path.iterdir()] == ["fp32.onnx"]

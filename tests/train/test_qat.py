@@ -182,7 +182,7 @@ def test_exporting_learns_nothing_and_gives_the_same_bytes_twice() -> None:
     model(*batch.inputs).sum().backward()
     model.eval()(*part(batch, slice(0, 2)).inputs)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    assert build_graph(model, {}) == build_graph(model, {})
+    assert build_graph(model, "int8_qat", "points") == build_graph(model, "int8_qat", "points")
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 

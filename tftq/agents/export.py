@@ -1,7 +1,7 @@
 """From a policy to a checked ONNX file: raw bars and the position held in, a score of every position out."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from tftq.agents.policy import Observations, Policy, scores_of
 from tftq.agents.recipe import AgentFormat, AgentQuantRecipe
 from tftq.agents.rewards import POSITIONS, Earnings, Rewards, Scores, choices, crossed, followed, scored
-from tftq.data.columns import Inputs
 from tftq.data.windows import Windows
 from tftq.export.deploy import deploy
 from tftq.export.gate import EXACT, Check, at_least, finiteness
-from tftq.export.graph import EXAMPLE_BATCH, trace
+from tftq.export.graph import EXAMPLE_BATCH, columns_of, tool_versions, trace
 from tftq.export.prove import Proof, Subject, prove, run_in_batches
 from tftq.export.publish import Proven, to_be_proven
 from tftq.plan.export import WINDOWS
@@ -25,6 +24,7 @@ from tftq.quant.equalize import equalize
 from tftq.quant.layers import FakeQuantizedLinear
 from tftq.quant.prepare import swap_modules
 from tftq.serve.session import feeds, open_session
+from tftq.spec.metadata import AgentMetadata, InputColumn, Origin
 
 AGREEMENT = 0.99  # of the positions that a file chooses, those that the trained policy would choose too, or nearly
 NEAR = 0.01  # of the spread of the scores: between two that are closer, rounding decides
@@ -75,7 +75,8 @@ def export_policy(
     validation: Windows,
     rewards: Rewards,
     *,
-    metadata: Mapping[str, object],
+    algorithm: str,
+    origin: Origin,
 ) -> ExportedPolicy:
     """Write `<folder>/<format>.onnx` and what was proven of it, or nothing.
 
@@ -86,7 +87,8 @@ def export_policy(
         folder: where to; made where missing.
         validation: the windows to prove and to measure it with.
         rewards: of the same windows.
-        metadata: what to note in the file.
+        algorithm: that trained it.
+        origin: where the file comes from.
 
     Raises:
         GateError: the file is not what it should be; no file with its name is left.
@@ -94,33 +96,37 @@ def export_policy(
     path, proof = folder / f"{format}.onnx", folder / f"{format}.export.json"
     with to_be_proven(path, proof=proof) as unproven:
         (part,) = unproven.parts
-        part.write_bytes(build_graph(policy, {**metadata, "format": format}))
+        part.write_bytes(build_graph(policy, algorithm, format, origin))
         chosen, wanted = choices(_scores_of_file(part), validation), scored(scores_of(trained), validation)
         unproven.proof = _prove(part, policy, validation, format, near_best(chosen, wanted))
     agreement = float((chosen == wanted.argmax(2)).double().mean())
     return ExportedPolicy(path, unproven.proof, agreement, rewards.earnings(followed(chosen, rewards)))
 
 
-def build_graph(policy: Policy, metadata: Mapping[str, object]) -> bytes:
+def build_graph(policy: Policy, algorithm: str, format: AgentFormat, origin: Origin | None = None) -> bytes:
     """An ONNX model: `history` [batch, lookback, columns] raw and `position` [batch, 1] in, `scores` [batch, 3] out, any batch size.
 
     Args:
         policy: where it is calibrated, its weights are stored as INT8, and the products are of integers.
-        metadata: what to note in the file beside the inputs, as JSON.
+        algorithm: that trained it.
+        format: what it is called.
+        origin: where it comes from; None where no run made it.
 
     Returns:
         The serialized model; the same for the same policy.
     """
     inputs = policy.inputs
     shapes = {"history": (EXAMPLE_BATCH, inputs.lookback, len(inputs.history)), "position": (EXAMPLE_BATCH, 1)}
-    return trace(deploy(policy), shapes, ("scores",), {**_describe(inputs), **metadata})
-
-
-def _describe(inputs: Inputs) -> dict[str, object]:
-    """What a caller must know: each input's columns in order, the window, and what the scores are of."""
-    history = [{"name": column.name, "role": column.role, "categories": column.categories} for column in inputs.history]
-    position = [{"name": "position", "role": "state", "categories": 0}]
-    return {"lookback": inputs.lookback, "inputs": {"history": history, "position": position}, "positions": list(POSITIONS)}
+    metadata = AgentMetadata(
+        kind=algorithm,
+        format=format,
+        lookback=inputs.lookback,
+        inputs={"history": columns_of(inputs.history), "position": (InputColumn("position", "state"),)},
+        versions=tool_versions(),
+        origin=origin,
+        positions=POSITIONS,
+    )
+    return trace(deploy(policy), shapes, ("scores",), metadata)
 
 
 def _observations(windows: Windows, count: int) -> Iterator[Observations]:

@@ -17,6 +17,7 @@ from tftq.errors import AgentError, RunFolderError
 from tftq.export.publish import origin
 from tftq.jobs.training import TrainingJob
 from tftq.plan.phases import RunPlan
+from tftq.recipe.load import recipe_hash
 from tftq.train.device import choose_device, seed_everything
 
 if TYPE_CHECKING:
@@ -121,11 +122,13 @@ def _summary(job: TrainingJob[AgentRecipe], last: "Evaluation", baselines: Mappi
 def _export(job: TrainingJob[AgentRecipe], policy: Policy, rewards: Rewards) -> dict[str, ExportedPolicy]:
     """Export every format of the recipe, each through the gate, and publish them if the recipe says so."""
     recipe, data = job.recipe, job.data
-    metadata = {"kind": recipe.agent.kind, **origin(recipe, data.train)}
+    algorithm, source = recipe.agent.kind, origin(recipe.name, recipe_hash(recipe), recipe.data, data.train)
     exported: dict[str, ExportedPolicy] = {}
     for kind in recipe.quant.formats:
         made = quantized(policy, recipe.quant, data.train) if kind == "int8_ptq" else policy
-        exported[kind] = export_policy(made, policy, kind, job.folder.path / "exports", data.validation, rewards, metadata=metadata)
+        exported[kind] = export_policy(
+            made, policy, kind, job.folder.path / "exports", data.validation, rewards, algorithm=algorithm, origin=source
+        )
         size, share = exported[kind].file_bytes / 1e6, exported[kind].agreement
         job.console.print_line(f"{kind}: passed the gate, {size:.2f} MB, {share:.2%} of the positions as trained")
     if recipe.export.publish:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from tftq.data.features.online import VALUES
 from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS
 from tftq.ensemble.answers import Answer
 from tftq.errors import AnswerError, EnsembleError
+from tftq.spec.metadata import AgentMetadata, ForecasterMetadata
 
 if TYPE_CHECKING:
     from tftq.ensemble.recipe import ForeignRecipe
@@ -92,46 +93,48 @@ class Interface:
         return Answer(float(values[0]))
 
 
-def own_interface(name: str, notes: Mapping[str, Any]) -> Interface:
+def own_interface(name: str, metadata: ForecasterMetadata | AgentMetadata) -> Interface:
     """The interface of a model that a run of this package exported: a forecaster, one half of a streaming pair, or an agent.
 
     Args:
         name: of the member.
-        notes: what its file says of itself.
+        metadata: what its file says of itself.
 
     Raises:
-        EnsembleError: it was not trained on bars, or wants what they have not.
+        EnsembleError: it was not trained on bars, or takes columns that bars do not have.
     """
-    agent = "positions" in notes
-    wanted = ("data", "step_ns", "inputs", "lookback", *(() if agent else ("horizon", "quantiles")))
-    if missing := [key for key in wanted if key not in notes]:
-        raise EnsembleError(f"member {name}: its file says of itself nothing of {', '.join(missing)}; export it again, or add `foreign`")
-    if notes["data"]["kind"] != "bars":
-        raise EnsembleError(f"member {name}: was trained on a table ({notes['data']['kind']}); an ensemble answers bars")
-    inputs: dict[str, list[dict[str, Any]]] = notes["inputs"]
-    if static := inputs.get("static"):
-        raise EnsembleError(f"member {name}: wants static columns ({_some([column['name'] for column in static])}), which bars have not")
-    names = {key: tuple(column["name"] for column in columns) for key, columns in inputs.items()}
-    kept = {column["name"] for key in ("history", "future") for column in inputs.get(key, ()) if column["categories"]}
-    if kept:
+    origin = metadata.origin
+    if origin is None:
+        raise EnsembleError(f"member {name}: its metadata lacks its origin; export it again with tftq run, or add `foreign`")
+    if not origin.of_bars:
+        raise EnsembleError(f"member {name}: was trained on a table ({origin.data['kind']}); an ensemble answers bars")
+    if static := metadata.names("static"):
+        raise EnsembleError(f"member {name}: wants static columns ({_some(static)}), which bars have not")
+    if kept := {column.name for key in ("history", "future") for column in metadata.inputs.get(key, ()) if column.categories}:
         raise EnsembleError(f"member {name}: wants categories ({_some(sorted(kept))}); the columns of bars are numbers")
     common = Interface(
-        lookback=notes["lookback"],
-        warmup=notes["data"].get("warmup", 0),
-        history={"history": names["history"]},
-        output="scores" if agent else "forecast",
-        gives="scores" if agent else "quantiles",
-        horizon=notes.get("horizon", 0),
-        future={"future": names["future"]} if "future" in names else {},
-        position="position" if "position" in names else None,
-        levels=tuple(notes.get("quantiles", ())),
-        positions=tuple(map(float, notes.get("positions", ()))),
-        step=notes["step_ns"],
-        time_zone=notes["data"].get("time_zone"),
-        symbol=notes["data"].get("symbol"),
-        trained_until=notes.get("trained_until_ns"),
+        lookback=metadata.lookback,
+        warmup=origin.data.get("warmup", 0),
+        history={"history": metadata.names("history")},
+        output="scores",
+        gives="scores",
+        position="position" if "position" in metadata.inputs else None,
+        step=origin.step_ns,
+        time_zone=origin.data.get("time_zone"),
+        symbol=origin.data.get("symbol"),
+        trained_until=origin.trained_until_ns,
     )
-    return _checked(name, common)
+    if isinstance(metadata, AgentMetadata):
+        return _checked(name, replace(common, positions=tuple(map(float, metadata.positions))))
+    forecast = replace(
+        common,
+        output="forecast",
+        gives="quantiles",
+        horizon=metadata.horizon,
+        future={"future": metadata.names("future")} if "future" in metadata.inputs else {},
+        levels=metadata.quantiles,
+    )
+    return _checked(name, forecast)
 
 
 def foreign_interface(name: str, recipe: ForeignRecipe) -> Interface:
@@ -174,6 +177,6 @@ def _checked(name: str, interface: Interface) -> Interface:
     return interface
 
 
-def _some(names: list[str]) -> str:
+def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return f"{', '.join(names[:NAMED])}{more}"

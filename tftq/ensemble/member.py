@@ -20,7 +20,7 @@ from tftq.serve.measure import measure, measure_pair
 from tftq.serve.proof import PAIR_PROOF, proven_bytes
 from tftq.serve.session import FLOATS, InferenceSession, open_session
 from tftq.serve.stream import FORECAST_FILE, STEP_FILE, Stream
-from tftq.spec.metadata import file_metadata
+from tftq.spec.metadata import HalfMetadata, read_metadata
 
 if TYPE_CHECKING:
     from tftq.ensemble.recipe import MemberRecipe
@@ -236,14 +236,14 @@ def open_member(name: str, recipe: MemberRecipe, *, threads: int, shared: bool) 
     if recipe.foreign is not None:
         return OnePiece(name, "foreign", files, foreign_interface(name, recipe.foreign), threads=threads, shared=shared)
     try:
-        (notes, *others) = [file_metadata(path) for path in files]
+        (metadata, *others) = [read_metadata(path) for path in files]
     except MetadataError as error:
         raise EnsembleError(f"member {name}: {error}") from error
-    if not notes:
+    if metadata is None:
         raise EnsembleError(f"member {name}: {files[0]} says nothing of its columns; say it in members.{name}.foreign")
-    if (notes.get("format") == "stream") != bool(others):
+    if isinstance(metadata, HalfMetadata) != bool(others):
         raise EnsembleError(f"member {name}: {files[0]} is one half of a streaming pair; give the folder that holds both")
-    interface, kind = own_interface(name, notes), notes.get("kind", "tft")  # files of before there were others do not say it
+    interface, kind = own_interface(name, metadata), metadata.kind
     if others:
         return Streaming(name, f"{kind}, streaming", files, interface, threads=threads, shared=shared)
     return OnePiece(name, kind, files, interface, threads=threads, shared=shared)

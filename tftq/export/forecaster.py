@@ -1,6 +1,6 @@
 """One export of a forecaster in one piece: built, proven, measured on the validation windows, and only then named."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from tftq.plan.export import WINDOWS
 from tftq.quant.weights import with_rounded_weights
 from tftq.recipe.schema import Format, is_half
 from tftq.serve.session import feeds, open_session
+from tftq.spec.metadata import Origin
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def export_model(
     test: Windows | None,
     *,
     batch_size: int,
-    metadata: Mapping[str, object],
+    origin: Origin,
     gpu: str | None = None,
 ) -> Exported:
     """Write `<folder>/<format>.onnx` and what was proven of it, or nothing.
@@ -63,7 +64,7 @@ def export_model(
         validation: the windows to prove and to measure it with.
         test: further windows to measure it with, where there are any.
         batch_size: windows a run.
-        metadata: what to note in the file.
+        origin: where the file comes from.
         gpu: the UUID of the GPU at hand, to measure there too what is for one.
 
     Raises:
@@ -72,7 +73,7 @@ def export_model(
     path, proof = folder / f"{format}.onnx", folder / f"{format}.export.json"
     with to_be_proven(path, proof=proof) as unproven:
         (part,) = unproven.parts
-        part.write_bytes(build_graph(model, {**metadata, "format": format, "target": validation.target_unit}, half=is_half(format)))
+        part.write_bytes(build_graph(model, format, validation.target_unit, origin))
         computes = with_rounded_weights(model) if format == "fp16_int8" else model
         unproven.proof = prove_forecaster(part, computes, _spread_out(validation), format, kept=model.kept_float, gpu=gpu)
         quality = evaluate(part, validation, metrics_for(model), batch_size=batch_size)

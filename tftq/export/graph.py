@@ -1,12 +1,11 @@
 """From a model, a TFT in the table form, to ONNX bytes: traced, named, described, and stripped of what only the tracer needs."""
 
-import json
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 
 import onnx
 from torch import nn
 
+from tftq.data.columns import Column
 from tftq.export.deploy import compute_by_window, deploy
 from tftq.export.half import deploy_half
 from tftq.export.lstm import load_as_floats
@@ -15,38 +14,41 @@ from tftq.export.rewrite.scan import every_graph, write_scans
 from tftq.export.tracing import traced
 from tftq.io import installed
 from tftq.model.forecaster import Forecaster
-from tftq.spec.metadata import METADATA_KEY
+from tftq.recipe.schema import Format, is_half
+from tftq.spec.metadata import METADATA_KEY, ForecasterMetadata, InputColumn, Metadata, Origin
 
 EXAMPLE_BATCH = 2  # a batch of one would be taken for a constant
+PRICE = "last close * exp(forecast)"  # of forecasts of bars, which are log returns
 
 
-def build_graph(model: Forecaster, metadata: Mapping[str, object], *, half: bool = False) -> bytes:
+def build_graph(model: Forecaster, format: Format, target: str, origin: Origin | None = None) -> bytes:
     """An ONNX model: raw columns in, `forecast` [batch, horizon, quantiles] in the target's unit out, any batch size.
 
     Args:
         model: a TFT in the table form; where prepared and calibrated, its weights are stored as INT8, and the products are of integers.
-        metadata: what to note in the file beside the inputs, as JSON.
-        half: products in FP16, for a GPU, of weights in INT8 too.
+        format: what it is called; those for a GPU compute products in FP16, of weights in INT8 too.
+        target: the target's unit.
+        origin: where it comes from; None where no run made it.
 
     Returns:
         The serialized model; the same for the same model.
     """
-    if half:
+    if is_half(format):
         deployed = deploy_half(model)
     else:
         deployed = deploy(model)
         compute_by_window(deployed)  # not for a GPU, which wants few and large products
-    return trace(deployed, model.inputs.shapes(EXAMPLE_BATCH), ("forecast",), {**describe_model(model), **metadata})
+    return trace(deployed, model.inputs.shapes(EXAMPLE_BATCH), ("forecast",), describe(model, format, target, origin))
 
 
-def trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], outputs: tuple[str, ...], metadata: Mapping[str, object]) -> bytes:
+def trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], outputs: tuple[str, ...], metadata: Metadata) -> bytes:
     """An ONNX model of any network that `deploy` made, or that is made of one.
 
     Args:
         network: in eval mode.
         shapes: its inputs by name and in order, each of a batch of `EXAMPLE_BATCH`.
         outputs: the names of what it gives, in order.
-        metadata: what to note in the file, as JSON.
+        metadata: what the file says of itself.
 
     Returns:
         The serialized model; the same for the same network.
@@ -57,37 +59,42 @@ def trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], outputs: tu
     load_as_floats(graph)
     _own_zero_points(graph.graph)
     _strip(graph)
-    _describe(graph, {"versions": _versions(), **metadata})
+    del graph.metadata_props[:]
+    graph.metadata_props.add(key=METADATA_KEY, value=metadata.to_json())
     onnx.checker.check_model(graph, full_check=False)
     return graph.SerializeToString(deterministic=True)
 
 
-def describe_model(model: Forecaster) -> dict[str, object]:
-    """What a caller must know: kind, each input's columns in order and those left out, window, quantiles, and what stayed in float."""
+def describe(model: Forecaster, format: str, target: str, origin: Origin | None) -> ForecasterMetadata:
+    """What a forecaster's file says of itself.
+
+    Args: see `build_graph`.
+    """
     inputs = model.inputs
-    return {
-        "kind": model.kind,
-        "lookback": inputs.lookback,
-        "horizon": inputs.horizon,
-        "quantiles": list(model.quantiles),
-        "inputs": {
-            name: [{"name": column.name, "role": column.role, "categories": column.categories} for column in getattr(inputs, name)]
-            for name in inputs.shapes(1)
-        },
-        **({"left_out": list(inputs.left_out)} if inputs.left_out else {}),
-        **({"kept_float": list(model.kept_float)} if model.kept_float else {}),
-    }
+    return ForecasterMetadata(
+        kind=model.kind,
+        format=format,
+        lookback=inputs.lookback,
+        inputs={name: columns_of(getattr(inputs, name)) for name in inputs.shapes(1)},
+        versions=tool_versions(),
+        origin=origin,
+        horizon=inputs.horizon,
+        quantiles=tuple(model.quantiles),
+        target=target,
+        price=PRICE if origin is not None and origin.of_bars else None,
+        left_out=tuple(inputs.left_out),
+        kept_float=tuple(model.kept_float),
+    )
 
 
-def _versions() -> dict[str, str | None]:
-    """The tools that made the file."""
+def columns_of(columns: Iterable[Column]) -> tuple[InputColumn, ...]:
+    """The columns of an input as a file describes them."""
+    return tuple(InputColumn(column.name, column.role, column.categories) for column in columns)
+
+
+def tool_versions() -> dict[str, str | None]:
+    """The versions of the packages that make a file."""
     return {name: installed(name) for name in ("tftq", "torch", "onnx", "onnxscript")}
-
-
-def read_metadata(model: onnx.ModelProto | Path | str) -> dict[str, object]:
-    """What `build_graph` noted in a model, or in a file of one."""
-    graph = model if isinstance(model, onnx.ModelProto) else onnx.load(model)
-    return next(json.loads(entry.value) for entry in graph.metadata_props if entry.key == METADATA_KEY)
 
 
 def _own_zero_points(graph: onnx.GraphProto) -> None:
@@ -122,8 +129,3 @@ def _strip(graph: onnx.ModelProto) -> None:
         for part in (*whole.node, *whole.initializer, *whole.input, *whole.output, whole):
             part.doc_string = ""
             del part.metadata_props[:]
-
-
-def _describe(graph: onnx.ModelProto, metadata: Mapping[str, object]) -> None:
-    del graph.metadata_props[:]
-    graph.metadata_props.add(key=METADATA_KEY, value=json.dumps(metadata, sort_keys=True))

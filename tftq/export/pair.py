@@ -1,6 +1,6 @@
 """The streaming pair from the model to two files with names: built, replayed bar by bar beside the one-piece model, then renamed."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from tftq.recipe.schema import Format
 from tftq.serve.proof import PAIR_PROOF
 from tftq.serve.session import feeds, open_session
 from tftq.serve.stream import FORECAST_FILE, STEP_FILE, Stream
+from tftq.spec.metadata import Origin
 
 STRETCHES, REPLAYED = 4, 32  # spread over the validation part; windows replayed in each
 
@@ -56,7 +57,7 @@ def export_pair(
     test: Windows | None,
     *,
     batch_size: int,
-    metadata: Mapping[str, object],
+    origin: Origin,
 ) -> ExportedPair:
     """Write step.onnx, forecast.onnx and stream.export.json beside the one-piece model, or nothing.
 
@@ -67,14 +68,14 @@ def export_pair(
         validation: the windows to prove and to measure the pair with.
         test: further windows to measure it with, where there are any.
         batch_size: windows a run.
-        metadata: what to note in both files.
+        origin: where the files come from.
 
     Raises:
         GateError: the pair does not forecast what the one-piece model does; no file with its name is left.
     """
     step, forecast, proof = (one_piece.with_name(name) for name in (STEP_FILE, FORECAST_FILE, PAIR_PROOF))
     with to_be_proven(step, forecast, proof=proof) as unproven:
-        pair = build_pair(model, format, {**metadata, "target": validation.target_unit})
+        pair = build_pair(model, format, validation.target_unit, origin)
         for part, path in zip(unproven.parts, (step, forecast), strict=True):
             part.write_bytes(pair[path.name])
         batch = _stretches(validation)

@@ -6,17 +6,17 @@ other. An LSTM that rounds its input over the range of a whole window has no ste
 """
 
 import hashlib
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
 from tftq.export.deploy import deploy
-from tftq.export.graph import EXAMPLE_BATCH, describe_model, trace
+from tftq.export.graph import EXAMPLE_BATCH, describe, trace
 from tftq.model.tft import CONTEXTS, TemporalFusionTransformer
 from tftq.quant.dynamic_lstm import DynamicLstm
 from tftq.recipe.schema import Format
 from tftq.serve.stream import FORECAST_FILE, STEP_FILE
+from tftq.spec.metadata import HalfMetadata, Origin
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -77,7 +77,7 @@ class ForecastNetwork(nn.Module):
         return self.network.decode(selected, encoded, (hidden.contiguous(), cell.contiguous()), future, said)
 
 
-def build_pair(model: TemporalFusionTransformer, weights: Format, metadata: Mapping[str, object]) -> dict[str, bytes]:
+def build_pair(model: TemporalFusionTransformer, weights: Format, target: str, origin: Origin | None = None) -> dict[str, bytes]:
     """The streaming pair of a model: what `step.onnx` and `forecast.onnx` hold.
 
     The step takes a raw bar `history` and gives `selected`, what its variable selection is. Of the windows that began before it, the
@@ -88,7 +88,7 @@ def build_pair(model: TemporalFusionTransformer, weights: Format, metadata: Mapp
     Args:
         model: in the table form; where it is prepared and calibrated, the products are integers.
         weights: the format of the one-piece model that has the same weights.
-        metadata: what to note in both files beside the inputs, as JSON.
+        target, origin: see `tftq.export.graph.build_graph`.
 
     Returns:
         Each file's name and its serialized model; the same for the same model.
@@ -99,20 +99,21 @@ def build_pair(model: TemporalFusionTransformer, weights: Format, metadata: Mapp
         STEP_FILE: (StepNetwork(deploy(model)), step, steps),
         FORECAST_FILE: (ForecastNetwork(deploy(model)), forecast, ("forecast",)),
     }
-    common = {
-        **describe_model(model),
-        **metadata,
-        "format": "stream",
-        "weights": weights,
-        "hidden": model.architecture.hidden,
-        "states": step["states"][1] if "states" in step else 0,
-        "pair": _identity(model),
-    }
     partner = {STEP_FILE: FORECAST_FILE, FORECAST_FILE: STEP_FILE}
-    return {
-        name: trace(network.eval(), inputs, outputs, {**common, "part": name.removesuffix(".onnx"), "partner": partner[name]})
-        for name, (network, inputs, outputs) in parts.items()
-    }
+    whole, identity = describe(model, weights, target, origin), _identity(model)
+    built = {}
+    for name, (network, inputs, outputs) in parts.items():
+        metadata = HalfMetadata.of(
+            whole,
+            weights=weights,
+            part=name.removesuffix(".onnx"),
+            partner=partner[name],
+            pair=identity,
+            hidden=model.architecture.hidden,
+            states=step["states"][1] if "states" in step else 0,
+        )
+        built[name] = trace(network.eval(), inputs, outputs, metadata)
+    return built
 
 
 def _inputs(model: TemporalFusionTransformer) -> tuple[Shapes, Shapes]:

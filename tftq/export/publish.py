@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tftq.agents.recipe import AgentRecipe
 from tftq.data.windows import Windows
 from tftq.export.prove import Proof
 from tftq.io import written_whole
-from tftq.recipe.load import recipe_hash
-from tftq.recipe.schema import Recipe
+from tftq.recipe.schema import BarsRecipe, TableRecipe
+from tftq.spec.metadata import Origin
 
 PUBLISHED = Path("exports")  # under the working directory, a folder for each recipe
 _OF_TRAINING = {"path", "cache", "validation", "test"}  # options of `data` that a file in use has no use for
@@ -97,22 +96,24 @@ def to_be_proven(*models: Path, proof: Path) -> Iterator[Unproven]:
     unproven.proof.write(proof, models)
 
 
-def origin(recipe: Recipe | AgentRecipe, windows: Windows) -> dict[str, object]:
-    """What a file says of where it comes from and how its columns are made of a file of data, beside its inputs.
+def origin(name: str, decisive_hash: str, data: BarsRecipe | TableRecipe, windows: Windows) -> Origin:
+    """Where the files of a run come from, and how their columns are made of a file of data.
 
     Args:
-        recipe: of the run that made it.
-        windows: that it was trained on.
+        name: of the recipe.
+        decisive_hash: see `tftq.recipe.load.recipe_hash`.
+        data: the recipe's part.
+        windows: that the model was trained on.
     """
     first = int(windows.starts[0])
     last = windows.starts + windows.inputs.lookback + windows.inputs.horizon - 1  # the last target of each window
-    return {
-        "recipe": recipe.name,
-        "recipe_hash": recipe_hash(recipe),
-        "data": recipe.data.model_dump(mode="json", exclude=_OF_TRAINING),
-        "step_ns": int(windows.times[first + 1] - windows.times[first]),
-        "trained_until_ns": int(windows.times[last].max()),
-    }
+    return Origin(
+        recipe=name,
+        recipe_hash=decisive_hash,
+        data=data.model_dump(mode="json", exclude=_OF_TRAINING),
+        step_ns=int(windows.times[first + 1] - windows.times[first]),
+        trained_until_ns=int(windows.times[last].max()),
+    )
 
 
 def publish(exported: Mapping[Any, Proven], folder: Path) -> None:

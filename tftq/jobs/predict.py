@@ -1,6 +1,5 @@
 """Forecasts of bars or a table as they lie in a file, by an exported model in ONNX Runtime: `tftq predict MODEL DATA`."""
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from tftq.recipe.load import data_recipe
 from tftq.recipe.schema import Format
 from tftq.serve.find import BATCH_SIZE, CHANGEABLE, find_model
 from tftq.serve.session import feeds, open_session
-from tftq.spec.metadata import METADATA_KEY
+from tftq.spec.metadata import AgentMetadata, HalfMetadata, InputColumn, read_metadata
 from tftq.spec.quantiles import quantile_name
 
 ROW_GROUP = 2048  # rows of forecasts that are held before they are written
@@ -45,26 +44,14 @@ class ServedModel:
             self.session = open_session(path)
         except Exception as error:  # the runtime's errors have no other base
             raise PredictError(f"{path}: no model that ONNX Runtime can load: {error}") from error
-        notes = json.loads(self.session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, "{}"))
-        if notes.get("format") == "stream":
+        metadata = read_metadata(path)
+        if isinstance(metadata, HalfMetadata):
             raise PredictError(f"{path}: one half of a streaming pair, for tftq.serve.stream.Stream; give the model in one piece")
-        if "positions" in notes:
+        if isinstance(metadata, AgentMetadata):
             raise PredictError(f"{path}: a policy, which takes positions and forecasts nothing; run it as a member of tftq ensemble")
-        if missing := [key for key in ("data", "step_ns", "inputs", "horizon", "quantiles", "target") if key not in notes]:
-            raise PredictError(f"{path}: lacks {', '.join(missing)} in its metadata {METADATA_KEY!r}; export the model again with tftq run")
-        self.path = path
-        self.data: dict[str, Any] = notes["data"]
-        self.step: int = notes["step_ns"]
-        self.inputs: dict[str, list[dict[str, Any]]] = notes["inputs"]
-        self.left_out: list[str] = notes.get("left_out", [])  # of the columns that its data has, by pruning
-        self.horizon: int = notes["horizon"]
-        self.quantiles: list[float] = notes["quantiles"]
-        self.unit: str = notes["target"]
-
-    @property
-    def quantile_names(self) -> list[str]:
-        """P10, P50, P90: the quantiles as columns of forecasts are called."""
-        return [quantile_name(quantile) for quantile in self.quantiles]
+        if metadata is None or metadata.origin is None:
+            raise PredictError(f"{path}: its metadata says nothing of the data it was trained on; export the model again with tftq run")
+        self.path, self.metadata, self.origin = path, metadata, metadata.origin
 
 
 class Forecasts(NamedTuple):
@@ -94,7 +81,7 @@ class Accuracy:
     """
 
     def __init__(self, model: ServedModel) -> None:
-        self.metrics = ForecastMetrics(model.quantiles, np.ones(model.horizon))
+        self.metrics = ForecastMetrics(model.metadata.quantiles, np.ones(model.metadata.horizon))
         self._naive = self._size = 0.0
 
     def add(self, forecasts: Forecasts) -> None:
@@ -194,14 +181,14 @@ def predict(
         DataError: data that cannot be used as it lies.
     """
     served = ServedModel(find_model(Path(model), kind))
-    recipe = data_recipe({**served.data, "path": str(Path(data).resolve())}, overrides, CHANGEABLE)
-    history = read_history(recipe, served.step, newest=newest).without(served.left_out)
+    recipe = data_recipe({**served.origin.data, "path": str(Path(data).resolve())}, overrides, CHANGEABLE)
+    history = read_history(recipe, served.origin.step_ns, newest=newest).without(served.metadata.left_out)
     for role in ("history", "future", "static"):
-        wanted = served.inputs.get(role, [])
-        found = [{"name": column.name, "role": column.role, "categories": column.categories} for column in getattr(history.inputs, role)]
+        wanted = served.metadata.inputs.get(role, ())
+        found = tuple(InputColumn(column.name, column.role, column.categories) for column in getattr(history.inputs, role))
         if found != wanted:
             raise PredictError(f"{served.path}: wants other {role} columns than this tftq makes ({_differences(wanted, found)})")
-    trained_on = served.data.get("symbol")
+    trained_on = served.origin.data.get("symbol")
     if recipe.kind == "bars" and recipe.symbol != trained_on:
         history.notes.append(
             f"the model was trained on {trained_on or 'all contracts of its file'}, this is {recipe.symbol or 'all of them'}"
@@ -209,8 +196,8 @@ def predict(
     return Prediction(served, history)
 
 
-def _differences(wanted: list[dict[str, Any]], found: list[dict[str, Any]]) -> str:
-    names, own = [column["name"] for column in wanted], [column["name"] for column in found]
+def _differences(wanted: Sequence[InputColumn], found: Sequence[InputColumn]) -> str:
+    names, own = [column.name for column in wanted], [column.name for column in found]
     missing, more = [name for name in names if name not in own], [name for name in own if name not in names]
     parts = [f"{title} {', '.join(some[:5])}" for title, some in (("missing:", missing), ("not wanted:", more)) if some]
     return f"{len(names)} needed, {len(own)} found; {'; '.join(parts) or 'the same names in another order, role or number of categories'}"
@@ -226,9 +213,9 @@ def write_forecasts(batches: Iterable[Forecasts], path: Path, model: ServedModel
         path: a parquet file, of a row for each window and step.
         model: what made them.
     """
-    names = model.quantile_names
+    names = model.metadata.quantile_names
     time = pa.timestamp("ns", tz="UTC")
-    prices = [f"price_{name}" for name in names] if model.data["kind"] == "bars" else []
+    prices = [f"price_{name}" for name in names] if model.origin.of_bars else []
     fields = {"origin": time, "time": time, "step": pa.int32()} | dict.fromkeys(names, pa.float32()) | dict.fromkeys(prices, pa.float64())
     schema = pa.schema(fields.items())
     with written_whole(path) as part, pq.ParquetWriter(part, schema) as writer:
@@ -258,7 +245,7 @@ def document(prediction: Prediction, last: Forecasts, accuracy: Accuracy, out: P
         "model": str(prediction.model.path),
         "data": str(prediction.history.recipe.path),
         "notes": prediction.notes,
-        "target": prediction.model.unit,
+        "target": prediction.model.metadata.target,
         "windows": len(prediction),
         "out": None if out is None else str(out),
         "accuracy": accuracy.summary(),
@@ -275,10 +262,10 @@ def document(prediction: Prediction, last: Forecasts, accuracy: Accuracy, out: P
 
 def _rows(model: ServedModel, last: Forecasts) -> list[dict[str, float]]:
     """The last window's forecast, a row a step, by the names of the file's columns."""
-    rows = [dict(zip(model.quantile_names, values, strict=True)) for values in last.values[-1].tolist()]
+    rows = [dict(zip(model.metadata.quantile_names, values, strict=True)) for values in last.values[-1].tolist()]
     if last.prices is not None:
         for row, prices in zip(rows, last.prices[-1].tolist(), strict=True):
-            row |= {f"price_{name}": price for name, price in zip(model.quantile_names, prices, strict=True)}
+            row |= {f"price_{name}": price for name, price in zip(model.metadata.quantile_names, prices, strict=True)}
     return rows
 
 
@@ -289,16 +276,16 @@ def show(console: Console, prediction: Prediction, last: Forecasts, accuracy: Ac
         console.print_line(f"  {note}")
     if out is None:
         close = "" if last.last_close is None else f", close {last.last_close[-1]:g}"
-        what, values = (model.unit, last.values) if last.prices is None else ("price", last.prices)
+        what, values = (model.metadata.target, last.values) if last.prices is None else ("price", last.prices)
         table = Table(title=f"{what} after {iso(last.origins[-1])}{close}")
         table.add_column("time")
-        for name in model.quantile_names:
+        for name in model.metadata.quantile_names:
             table.add_column(name, justify="right")
         for time, row in zip(last.times[-1], values[-1], strict=True):
             table.add_row(iso(time), *(f"{value:.6g}" for value in row))
         console.print_table(table)
     else:
-        console.print_line(f"{len(prediction)} windows of {model.horizon} steps forecast into {out}")
+        console.print_line(f"{len(prediction)} windows of {model.metadata.horizon} steps forecast into {out}")
     if (found := accuracy.summary()) is not None:
         risks = ", ".join(f"{quantile_name(float(quantile))} {risk:.4f}" for quantile, risk in found["q_risk"].items())
         naive = found["baseline_q_risk"]["0.5"]

@@ -11,7 +11,6 @@ import torch
 from tftq.console import Console
 from tftq.data.columns import Batch
 from tftq.data.load import load_datasets
-from tftq.data.windows import Windows
 from tftq.evaluate.precision import Precision
 from tftq.evaluate.windows import naive_q_risk
 from tftq.export.forecaster import Exported, export_model
@@ -30,6 +29,7 @@ from tftq.plan.phases import RunPlan, plan_phases
 from tftq.plan.training import Planner, StagePlan
 from tftq.quant.fake_quantize import learn_ranges
 from tftq.quant.schedule import QatSchedule
+from tftq.recipe.load import recipe_hash
 from tftq.recipe.schema import INTEGER_FORMATS, Format, Recipe
 from tftq.report.console import (
     exported_table,
@@ -247,7 +247,7 @@ def _export(job: ForecasterJob, model: Forecaster, kind: Format) -> Exported:
         job.data.validation,
         job.data.test,
         batch_size=min(recipe.train.batch_size, WINDOWS),
-        metadata=_metadata(recipe, job.data.train),
+        origin=origin(recipe.name, recipe_hash(recipe), recipe.data, job.data.train),
         gpu=gpu_uuid(job.device),
     )
     job.console.print_line(f"{kind}: passed the gate, {exported.file_bytes / 1e6:.2f} MB")
@@ -263,16 +263,10 @@ def _export_stream(job: ForecasterJob, model: TemporalFusionTransformer, one_pie
         job.data.validation,
         job.data.test,
         batch_size=min(recipe.train.batch_size, WINDOWS),
-        metadata=_metadata(recipe, job.data.train),
+        origin=origin(recipe.name, recipe_hash(recipe), recipe.data, job.data.train),
     )
     job.console.print_line(f"stream, of {recipe.result}: passed the gate, {exported.file_bytes / 1e6:.2f} MB")
     return exported
-
-
-def _metadata(recipe: Recipe, windows: Windows) -> dict[str, object]:
-    """What a file says of itself beside its inputs."""
-    found = origin(recipe, windows)
-    return {**found, "price": "last close * exp(forecast)"} if recipe.data.kind == "bars" else found
 
 
 def _notes(recipe: Recipe, windows: int) -> list[str]:

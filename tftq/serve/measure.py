@@ -24,7 +24,7 @@ from tftq.errors import GateError, ProviderError
 from tftq.serve.resident import resident_bytes
 from tftq.serve.session import InferenceSession, feeds, open_session
 from tftq.serve.stream import window_bytes
-from tftq.spec.metadata import file_metadata
+from tftq.spec.metadata import HalfMetadata, read_metadata
 
 WARM_UP = 3  # runs before those that are timed
 Shapes = Mapping[str, Sequence[int]]  # input -> its sizes without the batch, where the file leaves them open
@@ -81,7 +81,9 @@ def measure_pair(step: Path, forecast: Path, *, threads: int) -> Measurement:
         GateError: the process failed.
     """
     sessions = measure(step, forecast, threads=threads)
-    return replace(sessions, cost={**sessions.cost, "rss_bytes": sessions.cost["rss_bytes"] + window_bytes(file_metadata(step))})
+    metadata = read_metadata(step)
+    assert isinstance(metadata, HalfMetadata)
+    return replace(sessions, cost={**sessions.cost, "rss_bytes": sessions.cost["rss_bytes"] + window_bytes(metadata)})
 
 
 def measure_here(

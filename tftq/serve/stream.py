@@ -3,17 +3,15 @@
 Needs ONNX Runtime and NumPy only.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tftq.errors import NonFiniteError, StreamError
+from tftq.errors import MetadataError, NonFiniteError, StreamError
 from tftq.serve.session import InferenceSession, open_session
-from tftq.spec.metadata import METADATA_KEY
+from tftq.spec.metadata import HalfMetadata, read_metadata
 
 STEP_FILE, FORECAST_FILE = "step.onnx", "forecast.onnx"
 NAMED = 5  # columns in an error; all of them are in `Stream.columns`
@@ -45,18 +43,17 @@ class Stream:
         if len(models) != 2:
             raise StreamError(f"found {len(models)} files, expected two, {STEP_FILE} and {FORECAST_FILE}, or their folder")
         step, forecast = (Path(path) for path in models)
-        self._step, notes = _open(step, "step", threads, shared)
-        self._forecast, others = _open(forecast, "forecast", threads, shared)
-        if notes["pair"] != others["pair"]:
+        self._step, metadata = _open(step, "step", threads, shared)
+        self._forecast, other = _open(forecast, "forecast", threads, shared)
+        if metadata.pair != other.pair:
             raise StreamError(f"{step} and {forecast}: halves of two pairs; take both from one export")
-        self.lookback: int = notes["lookback"]
-        self.horizon: int = notes["horizon"]
-        self.quantiles: list[float] = notes["quantiles"]
-        self.columns: dict[str, list[str]] = {name: [column["name"] for column in columns] for name, columns in notes["inputs"].items()}
-        self._pair: str = notes["pair"]
+        self.lookback, self.horizon = metadata.lookback, metadata.horizon
+        self.quantiles = list(metadata.quantiles)
+        self.columns = {name: list(metadata.names(name)) for name in metadata.inputs}
+        self._pair = metadata.pair
         self._static = self._static_feed(static)
         self._bars = np.zeros((self.lookback, len(self.columns["history"])), np.float32)  # raw, the newest last
-        self._selected = np.zeros((self.lookback, notes["hidden"]), np.float32)
+        self._selected = np.zeros((self.lookback, metadata.hidden), np.float32)
         self._count = 0  # rows at the end of the window that hold bars
         self._context: dict[str, np.ndarray] = {}  # made from the static columns, for the forecast
         shapes = {node.name: node.shape for node in self._step.get_inputs()}
@@ -233,15 +230,15 @@ class EncodedWindows:
         return {"encoded": self._outputs[self._oldest][None], "state": self._last}
 
 
-def window_bytes(notes: Mapping[str, Any]) -> int:
+def window_bytes(metadata: HalfMetadata) -> int:
     """Return the bytes that a `Stream` keeps beside its sessions: raw and selected bars, encoder outputs and states.
 
     Args:
-        notes: the metadata of either half.
+        metadata: of either half.
     """
-    lookback, hidden = notes["lookback"], notes["hidden"]
-    encoded = lookback * hidden * (lookback + notes["states"]) if notes.get("states") else 0  # per window: outputs and states
-    return np.dtype(np.float32).itemsize * (lookback * (len(notes["inputs"]["history"]) + hidden) + encoded)
+    lookback, hidden = metadata.lookback, metadata.hidden
+    encoded = lookback * hidden * (lookback + metadata.states) if metadata.states else 0  # per window: outputs and states
+    return np.dtype(np.float32).itemsize * (lookback * (len(metadata.inputs["history"]) + hidden) + encoded)
 
 
 def _numbers(name: str, values: ArrayLike) -> np.ndarray:
@@ -253,7 +250,7 @@ def _numbers(name: str, values: ArrayLike) -> np.ndarray:
         raise StreamError(f"{name}: not an array of numbers: {error}") from error
 
 
-def _open(path: Path, part: str, threads: int, shared: bool) -> tuple[InferenceSession, dict[str, Any]]:
+def _open(path: Path, part: str, threads: int, shared: bool) -> tuple[InferenceSession, HalfMetadata]:
     """Open one half of a pair; return its session and metadata."""
     if not path.is_file():
         raise StreamError(f"{path}: no such file; a run writes {STEP_FILE} and {FORECAST_FILE} where export.formats has stream")
@@ -261,7 +258,10 @@ def _open(path: Path, part: str, threads: int, shared: bool) -> tuple[InferenceS
         session = open_session(path, threads=threads, spinning=False, shared=shared)  # the two halves take turns on the same cores
     except Exception as error:  # the runtime's errors have no other base
         raise StreamError(f"{path}: ONNX Runtime cannot load it: {error}") from error
-    notes = json.loads(session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, "{}"))
-    if (notes.get("format"), notes.get("part")) != ("stream", part):
+    try:
+        metadata = read_metadata(path)
+    except MetadataError as error:
+        raise StreamError(str(error)) from error
+    if not isinstance(metadata, HalfMetadata) or metadata.part != part:
         raise StreamError(f"{path}: not the {part} half of a streaming pair")
-    return session, notes
+    return session, metadata

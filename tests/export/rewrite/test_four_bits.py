@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tests.export.made import METADATA, Make
+from tests.export.made import ORIGIN, Make
 from tests.quant.small import small_batch
 from tftq.export.census import take_census
 from tftq.export.forecaster import run_file
@@ -114,7 +114,7 @@ def test_a_file_in_four_bits_is_smaller(make: Make) -> None:
 
 def test_both_halves_of_a_stream_are_in_four_bits(make: Make, tmp_path: Path) -> None:
     made = make("folded int4, lstm fp32")
-    pair = build_pair(made.model, "int4_qat", METADATA)
+    pair = build_pair(made.model, "int4_qat", "points", ORIGIN)
     for name, graph in pair.items():
         (tmp_path / name).write_bytes(graph)
         assert any(tensor.data_type == TensorProto.INT4 for tensor in onnx.load_model_from_string(graph).graph.initializer)
