@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.data.helpers import BEGIN, MINUTE
-from tftq.ensemble.answer_log import Journal, answers_schema, as_document
+from tftq.ensemble.answer_log import AnswerLog, answers_schema, as_document
 from tftq.ensemble.answers import Answer
 from tftq.ensemble.ensemble import BarAnswers, Said
 from tftq.errors import EnsembleError
@@ -26,10 +26,10 @@ def at(bar: int) -> BarAnswers:
 
 
 def test_rows_by_hand(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, LEVELS)
-    journal.add(at(0))
-    table = pq.read_table(journal.finish())
-    assert table.schema.equals(answers_schema(LEVELS)) and journal.rows == table.num_rows == 6
+    log = AnswerLog(tmp_path, LEVELS)
+    log.add(at(0))
+    table = pq.read_table(log.finish())
+    assert table.schema.equals(answers_schema(LEVELS)) and log.rows == table.num_rows == 6
     assert table["time"].cast("int64").to_pylist() == [BEGIN] * 6
     assert table["member"].to_pylist() == ["near", "near", "other", "agent", "bad", "ensemble"]
     assert table["step"].to_pylist() == [1, 2, 1, 0, 0, 0]
@@ -60,66 +60,66 @@ def test_a_line_of_json_says_the_same() -> None:
 def whole(tmp_path: Path, bars: int) -> bytes:
     folder = tmp_path / f"whole{bars}"
     folder.mkdir()
-    journal = Journal(folder, LEVELS)
+    log = AnswerLog(folder, LEVELS)
     for bar in range(bars):
-        journal.add(at(bar))
-    return journal.finish().read_bytes()
+        log.add(at(bar))
+    return log.finish().read_bytes()
 
 
 def test_what_no_state_knows_is_written_anew(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, LEVELS)
+    log = AnswerLog(tmp_path, LEVELS)
     for bar in range(5):
-        journal.add(at(bar))
-    journal.close()  # the state was written after three bars
-    journal = Journal(tmp_path, LEVELS, rows=18)
+        log.add(at(bar))
+    log.close()  # the state was written after three bars
+    log = AnswerLog(tmp_path, LEVELS, rows=18)
     for bar in range(3, 6):
-        journal.add(at(bar))
-    assert journal.rows == 36 and journal.finish().read_bytes() == whole(tmp_path, 6)
+        log.add(at(bar))
+    assert log.rows == 36 and log.finish().read_bytes() == whole(tmp_path, 6)
     assert not (tmp_path / "answers.arrows").exists()
 
 
 def test_a_run_that_came_to_its_end_goes_on(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, LEVELS)
-    journal.add(at(0))
-    journal.finish()
-    journal = Journal(tmp_path, LEVELS, rows=6)
-    journal.add(at(1))
-    assert journal.finish().read_bytes() == whole(tmp_path, 2)
+    log = AnswerLog(tmp_path, LEVELS)
+    log.add(at(0))
+    log.finish()
+    log = AnswerLog(tmp_path, LEVELS, rows=6)
+    log.add(at(1))
+    assert log.finish().read_bytes() == whole(tmp_path, 2)
 
 
-def test_a_journal_that_lacks_rows_is_refused(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, LEVELS)
-    journal.add(at(0))
-    journal.close()
+def test_a_log_that_lacks_rows_is_refused(tmp_path: Path) -> None:
+    log = AnswerLog(tmp_path, LEVELS)
+    log.add(at(0))
+    log.close()
     with pytest.raises(EnsembleError, match=r"answers\.arrows: holds 6 rows of the 12 that were written; begin anew"):
-        Journal(tmp_path, LEVELS, rows=12)
+        AnswerLog(tmp_path, LEVELS, rows=12)
 
 
 @pytest.mark.parametrize("left", [0, 5, 100, 700, -300, -100, -9])
-def test_a_journal_that_was_cut_short_anywhere_is_refused(tmp_path: Path, left: int) -> None:
-    journal = Journal(tmp_path, LEVELS)
-    journal.add(at(0))
-    journal.close()
+def test_a_log_that_was_cut_short_anywhere_is_refused(tmp_path: Path, left: int) -> None:
+    log = AnswerLog(tmp_path, LEVELS)
+    log.add(at(0))
+    log.close()
     path = tmp_path / "answers.arrows"
     path.write_bytes(path.read_bytes()[:left])
     with pytest.raises(EnsembleError, match=r"answers\.arrows: holds 0 rows of the 6 that were written; begin anew"):
-        Journal(tmp_path, LEVELS, rows=6)
+        AnswerLog(tmp_path, LEVELS, rows=6)
 
 
 def test_what_was_flushed_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
     monkeypatch.setattr("os.fsync", lambda file: sizes.append(os.fstat(file).st_size))
-    journal = Journal(tmp_path, LEVELS)
-    journal.add(at(0))
-    journal.flush()
-    journal.close()
+    log = AnswerLog(tmp_path, LEVELS)
+    log.add(at(0))
+    log.flush()
+    log.close()
     assert sizes == [(tmp_path / "answers.arrows").stat().st_size]
 
 
 def test_answers_that_are_gone_or_damaged_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EnsembleError, match=r"answers\.parquet: is not there, nor answers\.arrows, of 6 rows; begin anew"):
-        Journal(tmp_path, LEVELS, rows=6)
+        AnswerLog(tmp_path, LEVELS, rows=6)
     (tmp_path / "answers.parquet").write_bytes(b"PAR1")
     with pytest.raises(EnsembleError, match=r"answers\.parquet: cannot be read \(.*; begin anew"):
-        Journal(tmp_path, LEVELS, rows=6)
+        AnswerLog(tmp_path, LEVELS, rows=6)
     assert [path.name for path in tmp_path.iterdir()] == ["answers.parquet"]

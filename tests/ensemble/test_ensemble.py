@@ -15,7 +15,7 @@ from tests.ensemble.test_residency import Counted
 from tftq.data.features.online import VALUES
 from tftq.ensemble.answer_log import as_document
 from tftq.ensemble.answers import Answer
-from tftq.ensemble.ensemble import GIVEN_UP_AFTER, BarAnswers, Council
+from tftq.ensemble.ensemble import GIVEN_UP_AFTER, BarAnswers, Ensemble
 from tftq.ensemble.market import Bar, Market
 from tftq.ensemble.member import open_member
 from tftq.ensemble.recipe import MemberRecipe
@@ -27,26 +27,26 @@ BARS = [
     for time, *values in zip(COLUMNS["ts_event"], *(COLUMNS[name] for name in VALUES), strict=True)
 ]
 ROSE = [bool(close > begin) for begin, close in zip(COLUMNS["open"], COLUMNS["close"], strict=True)]
-Asked = Callable[..., tuple[list[BarAnswers], Council, list[str]]]
+Asked = Callable[..., tuple[list[BarAnswers], Ensemble, list[str]]]
 
 
 @pytest.fixture
 def asked(tmp_path: Path) -> Asked:
-    """Ask members at bars, and hand over what was said, the council, and what was told."""
+    """Ask members at bars, and hand over what was said, the ensemble, and what was told."""
 
-    def ask(members: dict[str, Any], bars: list[Bar], **options: Any) -> tuple[list[BarAnswers], Council, list[str]]:
+    def ask(members: dict[str, Any], bars: list[Bar], **options: Any) -> tuple[list[BarAnswers], Ensemble, list[str]]:
         opened = [open_member(name, MemberRecipe(path=path), threads=1, shared=False) for name, path in members.items()]
         residency = Residency(opened, dict.fromkeys(members, MEGA), len(members) * MEGA, lazy=False)
         residency.load_all()
         told: list[str] = []
         given = {"weights": dict.fromkeys(members, 1.0), "rule": "median", "minimum": 1, "at_once": 1, **options}
-        council = Council(opened, residency=residency, tell=told.append, **given)
+        ensemble = Ensemble(opened, residency=residency, tell=told.append, **given)
         market, answers = Market(MINUTE, None, 20), []
         for bar in bars:
             market.push(bar)
-            answers.append(council.answer(market))
-        council.close()
-        return answers, council, told
+            answers.append(ensemble.answer(market))
+        ensemble.close()
+        return answers, ensemble, told
 
     return ask
 
@@ -58,11 +58,11 @@ def states(answers: list[BarAnswers], name: str) -> list[str]:
 @pytest.mark.parametrize(("fault", "state"), [("nan", "not finite"), ("raise", "failed")])
 def test_a_member_that_fails_is_named_once_and_counted(tmp_path: Path, asked: Asked, fault: Any, state: str) -> None:
     members = {"bad": forecaster(tmp_path / "bad.onnx", fault=fault), "good": forecaster(tmp_path / "good.onnx", seed=3)}
-    answers, council, told = asked(members, BARS[:40])
+    answers, ensemble, told = asked(members, BARS[:40])
     expected = ["warming up"] * 12 + [state if rose else "ok" for rose in ROSE[12:40]]
     assert states(answers, "bad") == expected and expected.count(state) > 3
     assert states(answers, "good") == states(answers, "ensemble") == ["warming up"] * 12 + ["ok"] * 28
-    assert council.states["bad"] == {"warming up": 12, state: expected.count(state), "ok": expected.count("ok")}
+    assert ensemble.states["bad"] == {"warming up": 12, state: expected.count(state), "ok": expected.count("ok")}
     first = f"2024-01-08T00:{expected.index(state)}:00Z"
     assert len(told) == 1 and told[0].startswith(f"bad: {state} at {first}, left out there: ")
     for at in answers[12:]:
@@ -76,11 +76,11 @@ def test_what_is_said_does_not_depend_on_how_many_are_asked_at_once(tmp_path: Pa
     members = {f"member {number}": forecaster(tmp_path / f"{number}.onnx", seed=number, horizon=number) for number in range(1, 5)}
     members |= {"worse": forecaster(tmp_path / "worse.onnx", fault="raise"), "bad": forecaster(tmp_path / "bad.onnx", fault="nan")}
     members["agent"] = agent(tmp_path / "agent.onnx")
-    alone, council, told = asked(members, BARS)
+    alone, ensemble, told = asked(members, BARS)
     for at_once in (2, 7):
         answers, other, said = asked(members, BARS, at_once=at_once)
         assert [as_document(at) for at in answers] == [as_document(at) for at in alone]
-        assert said == told and len(told) == 2 and other.state() == council.state()
+        assert said == told and len(told) == 2 and other.state() == ensemble.state()
 
 
 @pytest.mark.parametrize("lazy", [False, True])
@@ -101,20 +101,20 @@ def test_members_in_memory_are_asked_at_the_same_time(lazy: bool) -> None:
     names = [member.name for member in members]
     residency = Residency(members, dict.fromkeys(names, 1), 3, lazy=lazy)
     residency.load_all()
-    council = Council(members, dict.fromkeys(names, 1.0), "sign_vote", 1, residency, 2, [].append)
+    ensemble = Ensemble(members, dict.fromkeys(names, 1.0), "sign_vote", 1, residency, 2, [].append)
     market = Market(MINUTE, None, 2)
     for bar in BARS[:3]:
         market.push(bar)
-        council.answer(market)
-    council.close()
-    assert together == ([] if lazy else [2, 2, 3, 3]) and council.states["late"] == {"warming up": 2, "ok": 1}
+        ensemble.answer(market)
+    ensemble.close()
+    assert together == ([] if lazy else [2, 2, 3, 3]) and ensemble.states["late"] == {"warming up": 2, "ok": 1}
 
 
 def test_too_few_members_give_no_answer(tmp_path: Path, asked: Asked) -> None:
     members = {"bad": forecaster(tmp_path / "bad.onnx", fault="nan"), "good": forecaster(tmp_path / "good.onnx", seed=3)}
-    answers, council, _ = asked(members, BARS[:30], minimum=2)
+    answers, ensemble, _ = asked(members, BARS[:30], minimum=2)
     assert states(answers, "ensemble") == ["warming up"] * 12 + ["no answer" if rose else "ok" for rose in ROSE[12:30]]
-    assert council.bars == 30
+    assert ensemble.bars == 30
 
 
 def test_a_member_that_keeps_failing_is_asked_no_more(tmp_path: Path, asked: Asked) -> None:
@@ -137,13 +137,13 @@ def test_lookbacks_of_their_own_and_a_window_that_fills_anew_in_each_segment(tmp
         "long": forecaster(tmp_path / "b.onnx", lookback=20, warmup=5),
         "agent": agent(tmp_path / "c.onnx"),
     }
-    answers, council, _ = asked(members, BARS[:30] + BARS[32:60])
+    answers, ensemble, _ = asked(members, BARS[:30] + BARS[32:60])
     for name, needs in (("short", 5), ("long", 25), ("agent", 9)):
         assert states(answers, name) == ["warming up"] * (needs - 1) + ["ok"] * (31 - needs) + ["warming up"] * (needs - 1) + ["ok"] * (
             29 - needs
         )
     assert [at.segment for at in answers] == [0] * 30 + [1] * 28
-    assert council.latency["long"].summary()["bars"] == 10
+    assert ensemble.latency["long"].summary()["bars"] == 10
 
 
 def test_an_agent_holds_what_it_answered_and_nothing_at_the_start_of_a_segment(tmp_path: Path, asked: Asked) -> None:
@@ -190,8 +190,8 @@ def test_after_a_bar_without_an_answer_an_agent_holds_nothing(tmp_path: Path) ->
 
 def test_a_rule_without_use_for_a_member_says_so_once(tmp_path: Path, asked: Asked) -> None:
     members = {"agent": agent(tmp_path / "a.onnx"), "tft": forecaster(tmp_path / "b.onnx")}
-    answers, council, told = asked(members, BARS[:20], rule="weighted_quantiles")
+    answers, ensemble, told = asked(members, BARS[:20], rule="weighted_quantiles")
     assert told == ["agent: gives no quantiles, so that the rule has no use for its answers"]
-    assert council.unusable == {"agent": "gives no quantiles"}
+    assert ensemble.unusable == {"agent": "gives no quantiles"}
     own = answers[-1].said[-1].answer
     assert own is not None and own.levels == LEVELS

@@ -12,7 +12,7 @@ from tests.data.helpers import BEGIN, MINUTE, bar_columns, take, write
 from tests.ensemble.runs import as_json
 from tftq.data.bars import read_bars
 from tftq.data.segments import cut
-from tftq.ensemble.feed import Incoming, bars_of_file, bars_of_lines
+from tftq.ensemble.feed import Feed, bars_of_file, bars_of_lines
 from tftq.ensemble.market import Bar, Market
 from tftq.ensemble.recipe import BarsToAnswer
 from tftq.errors import DataError, EnsembleError
@@ -29,10 +29,10 @@ def as_csv(columns: dict[str, np.ndarray]) -> list[str]:
     return [",".join(columns) + "\n", *(",".join(map(str, row)) + "\r\n" for row in rows)]
 
 
-def taken(lines: Sequence[str], **options: Any) -> tuple[list[Bar], Incoming, list[str]]:
+def taken(lines: Sequence[str], **options: Any) -> tuple[list[Bar], Feed, list[str]]:
     told: list[str] = []
-    incoming = bars_of_lines(lines, recipe(**options), MINUTE, told.append)
-    return list(incoming.bars), incoming, told
+    feed = bars_of_lines(lines, recipe(**options), MINUTE, told.append)
+    return list(feed.bars), feed, told
 
 
 def test_lines_are_the_bars_of_the_file(tmp_path: Path) -> None:
@@ -80,9 +80,9 @@ def test_a_bad_bar_is_named_with_its_line_and_refused_or_left_out(which: str) ->
     with pytest.raises(DataError, match="standard input, line 4: ") as refused:
         taken(lines)
     assert said in str(refused.value) and "set data.bad_lines: skip" in str(refused.value)
-    bars, incoming, told = taken(lines, bad_lines="skip")
+    bars, feed, told = taken(lines, bad_lines="skip")
     assert [bar.time for bar in bars] == [BEGIN + MINUTE * i for i in (0, 1, 2, 4, 5)]
-    assert incoming.counts == {"bad lines": 1} and told[0].startswith("line 4: left out: ") and said in told[0]
+    assert feed.counts == {"bad lines": 1} and told[0].startswith("line 4: left out: ") and said in told[0]
     assert len(told) == 2 and "are 2 min apart" in told[1]
 
 
@@ -91,14 +91,14 @@ def test_a_feed_at_another_step_is_told_at_once_and_refused_after_ten_gaps() -> 
     stray = COLUMNS["ts_event"] + 1000 * (np.arange(40) % 7)
     for times, apart in ((BEGIN + 5 * MINUTE * np.arange(40), "5 min"), (stray, "60 s")):
         told: list[str] = []
-        incoming = bars_of_lines(as_json({**COLUMNS, "ts_event": times}), recipe(), MINUTE, told.append)
-        assert [next(incoming.bars).time for _ in range(10)] == times[:10].tolist()
+        feed = bars_of_lines(as_json({**COLUMNS, "ts_event": times}), recipe(), MINUTE, told.append)
+        assert [next(feed.bars).time for _ in range(10)] == times[:10].tolist()
         assert len(told) == 1 and told[0].startswith("the bars of 2024-01-08T00:00:00Z and 2024-01-08T00:0")
         assert told[0].endswith(f" are {apart} apart, the members want 1 min; they warm up anew after every such gap")
         with pytest.raises(
             EnsembleError, match=r"line 11: none of the first 10 bars came 1 min after the one before, .* the last (5 min|60 s);"
         ):
-            next(incoming.bars)
+            next(feed.bars)
 
 
 def test_gaps_of_a_feed_that_has_the_members_step_are_told_once() -> None:
@@ -135,8 +135,8 @@ def test_a_line_before_the_first_is_a_bad_one(word: str) -> None:
         with pytest.raises(DataError, match="standard input, line 2: ") as refused:
             taken(["\n", word, *lines])
         assert word.startswith("{") or f"found {word.strip()!r}; allowed: a JSON object, or the names of CSV columns" in str(refused.value)
-        bars, incoming, told = taken(["\n", word, *lines], bad_lines="skip")
-        assert len(bars) == 3 and incoming.counts == {"bad lines": 1} and len(told) == 1 and told[0].startswith("line 2: left out: ")
+        bars, feed, told = taken(["\n", word, *lines], bad_lines="skip")
+        assert len(bars) == 3 and feed.counts == {"bad lines": 1} and len(told) == 1 and told[0].startswith("line 2: left out: ")
 
 
 def in_won(*close: float) -> list[str]:
@@ -147,15 +147,15 @@ def in_won(*close: float) -> list[str]:
 
 def test_the_first_bar_says_whether_prices_are_fixed_point_numbers() -> None:
     """Around 100 million, where a bar alone would be read in one way and the next in another; as in a file, which is read as one."""
-    for feed, expected in (
+    for closes, expected in (
         ((100_000_000, 99_950_000, 100_100_000), [0.1, 0.09995, 0.1001]),
         ((99_950_000, 100_000_000, 100_100_000), [99_950_000, 100_000_000, 100_100_000]),
         ((4000.25, 4001, 4002.5), [4000.25, 4001, 4002.5]),
     ):
-        bars, incoming, _ = taken(in_won(*feed))
-        assert [bar.values[3] for bar in bars] == expected and incoming.fixed_point == (expected[0] == 0.1)
-        resumed = bars_of_lines(in_won(*feed[1:]), recipe(), MINUTE, [].append)
-        resumed.fixed_point = incoming.fixed_point  # as a state keeps it
+        bars, feed, _ = taken(in_won(*closes))
+        assert [bar.values[3] for bar in bars] == expected and feed.fixed_point == (expected[0] == 0.1)
+        resumed = bars_of_lines(in_won(*closes[1:]), recipe(), MINUTE, [].append)
+        resumed.fixed_point = feed.fixed_point  # as a state keeps it
         assert [bar.values[3] for bar in resumed.bars] == expected[1:]
     absent = json.dumps({**json.loads(in_won(100_000_000)[0]), "close": None, "t": BEGIN - MINUTE})
     assert [bar.values[3] for bar in taken([absent, *in_won(100_000_000)], missing="drop")[0]] == [0.1]  # a broken bar says nothing
@@ -183,19 +183,19 @@ def test_an_empty_field_of_csv_is_a_missing_value() -> None:
     lines[3] = ",".join("" if name == "close" else str(values[2]) for name, values in COLUMNS.items())
     with pytest.raises(DataError, match=r"standard input, line 4: close missing at 2024-01-08T00:02:00Z; set"):
         taken(lines)
-    bars, incoming, _ = taken(lines, missing="drop")
-    assert len(bars) == 3 and incoming.counts == {"bars with a missing value": 1}
+    bars, feed, _ = taken(lines, missing="drop")
+    assert len(bars) == 3 and feed.counts == {"bars with a missing value": 1}
 
 
 def test_what_the_recipe_lets_go_is_counted() -> None:
     missing = json.dumps({**json.loads(GOOD[3]), "close": None})
-    bars, incoming, told = taken([*GOOD[:3], missing, *GOOD[4:6]], missing="drop")
-    assert len(bars) == 5 and incoming.counts == {"bars with a missing value": 1} and len(told) == 1 and "are 2 min apart" in told[0]
-    bars, incoming, _ = taken([*GOOD[:3], GOOD[2], *GOOD[3:5]], duplicates="drop")
-    assert len(bars) == 5 and incoming.counts == {"exact copies of the bar before": 1}
+    bars, feed, told = taken([*GOOD[:3], missing, *GOOD[4:6]], missing="drop")
+    assert len(bars) == 5 and feed.counts == {"bars with a missing value": 1} and len(told) == 1 and "are 2 min apart" in told[0]
+    bars, feed, _ = taken([*GOOD[:3], GOOD[2], *GOOD[3:5]], duplicates="drop")
+    assert len(bars) == 5 and feed.counts == {"exact copies of the bar before": 1}
     lines = [*as_json(take(COLUMNS, slice(0, 2)), symbol="ESZ3"), *as_json(take(COLUMNS, slice(0, 1)), symbol="ESH4")]
-    bars, incoming, _ = taken(lines, symbol="ESZ3")
-    assert len(bars) == 2 and incoming.counts == {"bars of other symbols": 1}
+    bars, feed, _ = taken(lines, symbol="ESZ3")
+    assert len(bars) == 2 and feed.counts == {"bars of other symbols": 1}
     with pytest.raises(DataError, match=r"line 1: no column for the symbol, and data\.symbol wants ESZ3"):
         taken(GOOD, symbol="ESZ3")
 
@@ -210,8 +210,8 @@ def test_segments_are_cut_as_training_cuts_them(tmp_path: Path) -> None:
     rows = read_bars(path, missing="drop")
     expected = [(segment.start, len(segment)) for segment in cut(rows, MINUTE)]
     market, found, place = Market(MINUTE, None, 4), [], []
-    incoming = bars_of_file(recipe(path, missing="drop"), MINUTE, 5, None)
-    for bar in incoming.bars:
+    feed = bars_of_file(recipe(path, missing="drop"), MINUTE, 5, None)
+    for bar in feed.bars:
         market.push(bar)
         row = int(np.searchsorted(rows.times, bar.time))
         if market.age == 1:
@@ -239,8 +239,8 @@ def test_a_span_begins_with_the_bars_that_its_first_answer_looks_at(tmp_path: Pa
 
 def test_bars_that_no_member_has_seen(tmp_path: Path) -> None:
     path = write(tmp_path / "x.parquet", COLUMNS)
-    incoming = bars_of_file(recipe(path, unseen=True), MINUTE, 5, BEGIN + 29 * MINUTE)
-    assert incoming.since == BEGIN + 30 * MINUTE and "answers begin at 2024-01-08T00:30:00Z" in incoming.notes[-1]
+    feed = bars_of_file(recipe(path, unseen=True), MINUTE, 5, BEGIN + 29 * MINUTE)
+    assert feed.since == BEGIN + 30 * MINUTE and "answers begin at 2024-01-08T00:30:00Z" in feed.notes[-1]
     with pytest.raises(DataError, match=r"no bar lies after 2024-01-08T00:39:00Z"):
         bars_of_file(recipe(path, unseen=True), MINUTE, 5, BEGIN + 39 * MINUTE)
     with pytest.raises(EnsembleError, match=r"data\.unseen: no member's file says when its training ended"):
@@ -250,9 +250,9 @@ def test_bars_that_no_member_has_seen(tmp_path: Path) -> None:
 def test_after_a_restart_every_later_bar_is_answered(tmp_path: Path) -> None:
     path = write(tmp_path / "x.parquet", COLUMNS)
     for options, trained in (({}, None), ({"last": 3}, None), ({"unseen": True}, BEGIN + 35 * MINUTE)):
-        incoming = bars_of_file(recipe(path, **options), MINUTE, 5, trained, BEGIN + 29 * MINUTE)
-        assert [bar.time for bar in incoming.bars] == [BEGIN + MINUTE * i for i in range(30, 40)]
-        assert (incoming.since, incoming.before, incoming.age) == (None, [], 0)
+        feed = bars_of_file(recipe(path, **options), MINUTE, 5, trained, BEGIN + 29 * MINUTE)
+        assert [bar.time for bar in feed.bars] == [BEGIN + MINUTE * i for i in range(30, 40)]
+        assert (feed.since, feed.before, feed.age) == (None, [], 0)
 
 
 def test_a_file_of_other_bars_is_refused(tmp_path: Path) -> None:
@@ -278,5 +278,5 @@ def test_what_is_no_feed_is_not_left_out_for_ever() -> None:
     header, *rows = as_csv(bar_columns(130))
     with pytest.raises(DataError, match=r"standard input, line 100: 100 lines in a row that say no bar; give JSON objects, or CSV below"):
         taken(rows, bad_lines="skip")
-    bars, incoming, _ = taken([header, *rows, *rows[:129], *rows[:99]], bad_lines="skip")
-    assert len(bars) == 130 and incoming.counts == {"bad lines": 228}
+    bars, feed, _ = taken([header, *rows, *rows[:129], *rows[:99]], bad_lines="skip")
+    assert len(bars) == 130 and feed.counts == {"bad lines": 228}

@@ -15,7 +15,7 @@ from tests.ensemble.models import forecaster, trio
 from tests.ensemble.runs import answers_of, as_json, quietly, recipe_of
 from tftq.console import Console
 from tftq.ensemble.checkpoint import read
-from tftq.ensemble.ensemble import Council
+from tftq.ensemble.ensemble import Ensemble
 from tftq.ensemble.job import run
 from tftq.ensemble.recipe import RuleRecipe
 from tftq.errors import DataError, EnsembleError, RunFolderError
@@ -55,15 +55,15 @@ def test_a_file_that_was_cut_off_goes_on_from_its_last_state(
     path = write(tmp_path / "ES.parquet", COLUMNS)
     quietly(recipe_of(tmp_path / "whole", path, members, save_every=7))
     recipe = recipe_of(tmp_path / "cut", path, members, save_every=7)
-    answer, asked = Council.answer, []
+    answer, asked = Ensemble.answer, []
 
-    def dies(self: Council, market: Any) -> Any:
+    def dies(self: Ensemble, market: Any) -> Any:
         asked.append(market.time)
         if len(asked) == 25:
             raise KeyboardInterrupt
         return answer(self, market)
 
-    monkeypatch.setattr(Council, "answer", dies)
+    monkeypatch.setattr(Ensemble, "answer", dies)
     with pytest.raises(KeyboardInterrupt):
         quietly(recipe)
     summary, told, _ = quietly(recipe, resume=True)

@@ -87,11 +87,11 @@ def _plain(said: Said) -> dict[str, Any]:
     return found
 
 
-class Journal:
+class AnswerLog:
     """Rows of answers in a file that only grows, of which a state knows how many are its own.
 
     Args:
-        folder: of the run; the journal is `answers.arrows` there, in Arrow's streaming format.
+        folder: of the run; the log is `answers.arrows` there, in Arrow's streaming format.
         levels: of all members' quantiles, ascending.
         rows: that are kept of what was written before; later ones belong to no state and are dropped.
 
@@ -123,7 +123,7 @@ class Journal:
         os.fsync(self._file.fileno())
 
     def finish(self) -> Path:
-        """Write all rows to answers.parquet, whole, and remove the journal.
+        """Write all rows to answers.parquet, whole, and remove the log.
 
         Returns:
             The table's path.
@@ -158,7 +158,7 @@ class Journal:
 
 
 def _bytes_of(path: Path, rows: int) -> int:
-    """How much of a journal the first rows take."""
+    """How much of a log the first rows take."""
     if not path.is_file():
         raise EnsembleError(f"{path.with_suffix('.parquet')}: is not there, nor {path.name}, of {rows} rows; begin anew in another out=...")
     with path.open("rb") as file:

@@ -11,14 +11,14 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from tftq.ensemble.ensemble import Council
+from tftq.ensemble.ensemble import Ensemble
 from tftq.ensemble.market import Market
 from tftq.ensemble.member import Member
 from tftq.errors import EnsembleError
 from tftq.io import written_whole
 
 FILE = "state.npz"
-FORMAT = 4  # of what a state holds: one more whenever that changes
+FORMAT = 5  # of what a state holds: one more whenever that changes
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,18 @@ class Saved:
         return {key.removeprefix(begin): value for key, value in self.arrays.items() if key.startswith(begin)}
 
 
-def save(folder: Path, market: Market, council: Council, **notes: Any) -> None:
+def save(folder: Path, market: Market, ensemble: Ensemble, **notes: Any) -> None:
     """Write the state after a bar, whole or not at all; one file, arrays and JSON, no pickle.
 
     Args:
         folder: of the run.
-        market, council: as they are after the bar.
+        market, ensemble: as they are after the bar.
         notes: what else is to be kept, as plain types.
     """
     arrays: dict[str, Any] = {f"market/{key}": np.asarray(value) for key, value in market.state().items()}
-    for member in council.members:
+    for member in ensemble.members:
         arrays |= {f"member.{member.name}/{key}": value for key, value in member.state().items()}
-    document = {"format": FORMAT, "members": _hashes(council), "council": council.state(), **notes}
+    document = {"format": FORMAT, "members": _hashes(ensemble), "ensemble": ensemble.state(), **notes}
     with written_whole(folder / FILE) as part, part.open("wb") as file:
         np.savez(file, notes=np.array(json.dumps(document)), **arrays)
 
@@ -81,27 +81,27 @@ def read(folder: Path) -> Saved | None:
     return Saved(notes, arrays)
 
 
-def restore(saved: Saved, market: Market, council: Council) -> None:
+def restore(saved: Saved, market: Market, ensemble: Ensemble) -> None:
     """Go on from a state.
 
     Args:
         saved: it.
-        market, council: to be brought to where they were.
+        market, ensemble: to be brought to where they were.
 
     Raises:
         EnsembleError: it is of other models.
     """
-    then, now = saved.notes["members"], _hashes(council)
+    then, now = saved.notes["members"], _hashes(ensemble)
     changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
     if changed:
         raise EnsembleError(f"the state is of other models than those there are now: {', '.join(changed)}; begin anew in another out=...")
     market.restore(saved.of("market"))
-    members: Sequence[Member] = council.members
+    members: Sequence[Member] = ensemble.members
     for member in members:
         member.restore(saved.of(f"member.{member.name}"))
-    council.restore(saved.notes["council"])
+    ensemble.restore(saved.notes["ensemble"])
 
 
-def _hashes(council: Council) -> dict[str, list[str]]:
+def _hashes(ensemble: Ensemble) -> dict[str, list[str]]:
     """Member -> of its files."""
-    return {member.name: member.hashes for member in council.members}
+    return {member.name: member.hashes for member in ensemble.members}

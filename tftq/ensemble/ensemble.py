@@ -75,7 +75,7 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-class Council:
+class Ensemble:
     """The members and the rule.
 
     Args:

@@ -35,7 +35,7 @@ BYTE_ORDER_MARK = "\ufeff"  # before the first line, where a feed was written as
 
 
 @dataclass
-class Incoming:
+class Feed:
     """Bars in order of time.
 
     A file of one segment with bars 0 to 199, `data.last: 5` and a lookback of 8, where features look at 51 bars:
@@ -63,7 +63,7 @@ class Incoming:
     fixed_point: bool | None = None
 
 
-def bars_of_file(recipe: BarsToAnswer, step: int, lookback: int, trained_until: int | None, after: int | None = None) -> Incoming:
+def bars_of_file(recipe: BarsToAnswer, step: int, lookback: int, trained_until: int | None, after: int | None = None) -> Feed:
     """The bars of a parquet or CSV file.
 
     Args:
@@ -88,7 +88,7 @@ def bars_of_file(recipe: BarsToAnswer, step: int, lookback: int, trained_until: 
         raise DataError(_several_contracts(recipe.path, rows.names))
     notes = list(rows.notes)
     if after is not None:
-        return Incoming(_of_rows(rows, whole[rows.times[whole] > after]), notes=notes)
+        return Feed(_of_rows(rows, whole[rows.times[whole] > after]), notes=notes)
     since = None
     if recipe.last is not None:
         since = int(rows.times[whole[-recipe.last :][0]])
@@ -105,13 +105,13 @@ def bars_of_file(recipe: BarsToAnswer, step: int, lookback: int, trained_until: 
         since = int(rows.times[whole][later][0])
         notes.append(f"answers begin at {iso(since)}, after the last bar that a member was trained on")
     if since is None:
-        return Incoming(_of_rows(rows, whole), notes=notes)
+        return Feed(_of_rows(rows, whole), notes=notes)
     first = int(np.searchsorted(rows.times[whole], since))
     row = int(whole[first])
     segment = next(segment for segment in cut(rows, step) if segment.start <= row < segment.stop)
     start = max(segment.start, row - lookback + 1)
     before = list(_of_rows(rows, np.arange(max(segment.start, start - MEMORY + 1), start)))
-    return Incoming(_of_rows(rows, whole[whole >= start]), since, before, start - segment.start, notes)
+    return Feed(_of_rows(rows, whole[whole >= start]), since, before, start - segment.start, notes)
 
 
 def _several_contracts(source: Path | str, names: Iterable[str]) -> str:
@@ -124,7 +124,7 @@ def _of_rows(rows: Rows, which: np.ndarray) -> Iterator[Bar]:
         yield Bar(int(rows.times[row]), rows.names[rows.series[row]], np.array([column[row] for column in columns]))
 
 
-def bars_of_lines(lines: Iterable[str], recipe: BarsToAnswer, step: int, tell: Callable[[str], None]) -> Incoming:
+def bars_of_lines(lines: Iterable[str], recipe: BarsToAnswer, step: int, tell: Callable[[str], None]) -> Feed:
     """The bars of lines, each a JSON object, or a CSV line below one with the names of the columns.
 
     Args:
@@ -137,16 +137,16 @@ def bars_of_lines(lines: Iterable[str], recipe: BarsToAnswer, step: int, tell: C
         DataError: (as bars are taken) a bar that cannot be, where that is refused, with its line.
         EnsembleError: (as bars are taken) bars at another step from the first on.
     """
-    incoming = Incoming(iter(()))
-    incoming.bars = _Lines(recipe, step, tell, incoming).bars(lines)
-    return incoming
+    feed = Feed(iter(()))
+    feed.bars = _Lines(recipe, step, tell, feed).bars(lines)
+    return feed
 
 
 class _Lines:
     """Lines to bars, one at a time."""
 
-    def __init__(self, recipe: BarsToAnswer, step: int, tell: Callable[[str], None], incoming: Incoming) -> None:
-        self._recipe, self._step, self._tell, self._incoming = recipe, step, tell, incoming
+    def __init__(self, recipe: BarsToAnswer, step: int, tell: Callable[[str], None], feed: Feed) -> None:
+        self._recipe, self._step, self._tell, self._feed = recipe, step, tell, feed
         self._header: str | None = None  # of CSV; empty where lines are JSON; None before a line told which
         self._noted: set[str] = set()
         self._last: Bar | None = None  # the newest, though it may have been left out
@@ -169,7 +169,7 @@ class _Lines:
             except (ValueError, OverflowError, RecursionError, pa.ArrowException) as error:  # of our checks, of JSON, of Arrow
                 if self._recipe.bad_lines == "refuse":
                     self._refuse(number, error)
-                self._incoming.counts["bad lines"] += 1
+                self._feed.counts["bad lines"] += 1
                 self._tell(f"line {number}: left out: {error}")
                 unread = unread + 1 if table is None else 0
                 if unread == NO_FEED:
@@ -208,7 +208,7 @@ class _Lines:
 
     def _bar(self, table: pa.Table) -> Bar | None:
         """The bar of a line, or None where it is left out as the recipe says."""
-        recipe, counts, fixed_point = self._recipe, self._incoming.counts, self._incoming.fixed_point
+        recipe, counts, fixed_point = self._recipe, self._feed.counts, self._feed.fixed_point
         rows = bars_of(Columns.of_table(table), SOURCE, time_zone=recipe.time_zone, missing="drop", fixed_point=fixed_point)
         for note in rows.notes:
             if "missing" not in note and note not in self._noted:
@@ -243,7 +243,7 @@ class _Lines:
             self._last = bar
             counts["bars with a missing value"] += 1
             return None
-        self._last, self._incoming.fixed_point = bar, rows.fixed_point
+        self._last, self._feed.fixed_point = bar, rows.fixed_point
         return bar
 
     def _table(self, line: str) -> pa.Table | None:

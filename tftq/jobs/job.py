@@ -1,6 +1,6 @@
 """What every job does around its work: announce it, keep the status in its folder, and write the summary and the report."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -32,13 +32,17 @@ class Job(Generic[R]):
         self.console.print_line(f"{self.recipe.name}{place} into {self.folder.path}", style="bold")
 
     def record(
-        self, work: Callable[[], dict[str, Any]], write_report: Callable[[Path], Path | None], *, seed: int | None = None
+        self,
+        work: Callable[[], dict[str, Any]],
+        write_report: Callable[[Path, Mapping[str, Any]], Path | None],
+        *,
+        seed: int | None = None,
     ) -> dict[str, Any]:
         """Do the work, and write summary.json and the report; a run that is stopped or fails leaves its status.
 
         Args:
             work: returns the content of summary.json.
-            write_report: writes the report of the run's folder and returns its path; None where there is none to write.
+            write_report: writes the report, from the run's folder and its summary, and returns its path; None where there is none.
             seed: of the random generators, for the summary of a run that is under way, stopped or failed.
 
         Returns:
@@ -51,7 +55,7 @@ class Job(Generic[R]):
         with self.folder.recording(**about):
             summary = work()
             self.folder.write_json("summary.json", summary)
-            report = write_report(self.folder.path)
+            report = write_report(self.folder.path, summary)
         if report is not None:
             self.console.print_line(f"report: {report}")
         return summary

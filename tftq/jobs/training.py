@@ -69,14 +69,14 @@ class TrainingJob(Job[R]):
             job.console.print_line(f"  {note}")
         return job
 
-    def train(self, work: Callable[[], dict[str, Any]], write_report: Callable[[Path], Path | None], *, advice: str) -> dict[str, Any]:
+    def train(self, work: Callable[[], dict[str, Any]], write_report: Callable[[Path], Path], *, advice: str) -> dict[str, Any]:
         """As `record`, with advice where memory runs out and the work cannot be done again in smaller parts."""
 
         def advised() -> dict[str, Any]:
             with explain_out_of_memory(advice):
                 return work()
 
-        return self.record(advised, write_report, seed=self.recipe.seed)
+        return self.record(advised, lambda folder, _: write_report(folder), seed=self.recipe.seed)
 
     def memory_summary(self, planned: int) -> dict[str, Any]:
         """Print what the run held and when, and return it for summary.json.
