@@ -88,6 +88,6 @@ def test_a_run_measures_keeps_and_tells(do_run: Callable[..., Run], tmp_path: Pa
     assert read_metadata(model["path"]).kept_float == tuple(model["kept_float"])
     assert "sensitivity: 21 layers on 64 training windows" in made.printed
     assert "Each layer quantized alone" in made.printed and "and 11 that lose less" in made.printed
-    assert f"; in floating point stay {', '.join(found['kept_float'])}: " in made.printed
+    assert f"; with {', '.join(found['kept_float'])} in floating point " in made.printed
     report = (made.folder / "report.html").read_text(encoding="utf-8")
     assert "Sensitivity" in report and "on 64 training windows" in report and "The loss budget 1.000% above FP32" in report

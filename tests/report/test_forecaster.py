@@ -155,12 +155,12 @@ def test_what_each_layer_loses_is_told_where_it_was_measured(tmp_path: Path) -> 
     folder = write_folder(tmp_path, summary() | {"quant": found.as_dict()})
     text = read(folder).text
     assert "Quantile loss on 256 training windows: 0.20000 in FP32, 0.30000 with everything quantized (+50.000%)." in text
-    assert "everything quantized +50.000%; in floating point stay heads.linear: +0.100%" in text
+    assert "everything quantized +50.000%; with heads.linear in floating point +0.100%" in text
     assert cells(folder)["heads.linear"] == ["1,096", "47.3", "42.8", "0.25000", "+25.000%", "FP32"]
     assert cells(folder)["encoder"] == ["8,192", "46.0", "–", "0.19998", "-0.010%", ""]
     (tmp_path / "summary.json").write_text(json.dumps(summary() | {"quant": Sensitivity(9, 0.2, 0.2, (), 0.01, (), 0.2).as_dict()}))
     text = read(folder).text
-    assert "everything quantized +0.000%, so nothing stays in float." in text and "Each layer quantized alone" not in text
+    assert "everything quantized +0.000%, so nothing stays in floating point." in text and "Each layer quantized alone" not in text
     (tmp_path / "summary.json").write_text(json.dumps(summary()))
     assert "Sensitivity" not in read(folder).text
 

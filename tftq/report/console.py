@@ -1,4 +1,4 @@
-"""What a run prints: a line or a table for each thing a person wants to know."""
+"""Lines and tables that the run of a forecaster prints."""
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -15,21 +15,22 @@ from tftq.model.tabulate import KNOT_COUNTS, TOLERANCE, TabulatedVariable
 from tftq.plan.training import StagePlan
 from tftq.quant.sensitivity import Sensitivity
 from tftq.recipe.schema import Format
+from tftq.report.page import mebibytes, megabytes, number
 from tftq.spec.quantiles import quantile_name
 from tftq.train.state import Training
 
-TOLD_LAYERS = 10  # of those that lose most by being quantized; all of them are in the report
-NAMED = 5  # variables in a line; all of them are in summary.json and in the report
+PRINTED_LAYERS = 10  # those that lose most; the report shows all of them
+PRINTED_VARIABLES = 5  # the heaviest; summary.json and the report have all of them
 
 
 def planned_line(stage: str, plan: StagePlan, budget_mb: int) -> str:
-    """What a stage is expected to need."""
+    """Describe the planned peak of a stage."""
     parts = ", ".join(f"{name} {size / MIB:.0f}" for name, size in plan.update.components.items() if size)
     return f"planned peak of {stage}: {plan.update.peak_bytes / MIB:.0f} of {budget_mb} MiB ({parts})"
 
 
 def memory_line(timeline: Timeline, planned: int) -> str:
-    """What it did need beside the peak that was planned, in bytes, and whether every phase left its record."""
+    """Describe the measured peak beside the planned one, in bytes, and list the records that are missing."""
     peak = timeline.peak_bytes
     measured = "not measured" if peak is None else f"{peak / MIB:.0f} MiB"
     lines = [f"memory peak {measured} (planned {planned / MIB:.0f}), {timeline} records"]
@@ -37,49 +38,47 @@ def memory_line(timeline: Timeline, planned: int) -> str:
 
 
 def ledger_table(stage: str, ledger: Ledger) -> Table:
-    """What a stage's peak was made of, beside what each kind of memory may take."""
+    """Make a table of what a stage's peak was made of, beside the budget of each component."""
     table = Table(title=f"Memory of {stage} at its peak, MiB", box=SIMPLE_HEAD, pad_edge=False)
     for name in ("", "measured", "budget", "verdict"):
         table.add_column(name, justify="right" if name in ("measured", "budget") else "left")
     for row in ledger.rows:
-        sizes = (None if size is None else f"{size / MIB:,.1f}" for size in (row.measured_bytes, row.budget_bytes))
-        table.add_row(row.name, *sizes, row.verdict)
+        table.add_row(row.name, mebibytes(row.measured_bytes), mebibytes(row.budget_bytes), row.verdict)
     return table
 
 
 def validation_line(what: str, training: Training, naive: float) -> str:
-    """How good a training's best epoch is, beside the naive baseline."""
-    found = training.validation
-    risks = ", ".join(f"{quantile_name(quantile)} {risk:.4f}" for quantile, risk in found.q_risk.items())
+    """Describe the best epoch of a training beside the naive forecast."""
+    risks = ", ".join(f"{quantile_name(quantile)} {risk:.4f}" for quantile, risk in training.validation.q_risk.items())
     best = f"best epoch {training.best_epoch}" if training.best_epoch else "no epoch was better than the model it began with"
     return (
         f"{what}: {training.updates} updates at {training.samples_per_s:.0f} windows/s; {best}: "
-        f"q-risk {risks} (naive P50 {naive:.4f}), coverage {found.coverage:.3f}"
+        f"q-risk {risks} (naive P50 {naive:.4f}), coverage {training.validation.coverage:.3f}"
     )
 
 
 def pruned_summary(weights: Mapping[str, float], keep: int) -> dict[str, dict[str, float]]:
-    """The variables that pruning kept and those it left out, with their mean selection weights, for summary.json.
+    """Split the mean selection weights of variables into those that pruning kept and those that it dropped, for summary.json.
 
     Args:
         weights: of every variable, the heaviest first.
-        keep: how many of them were kept.
+        keep: the count of kept variables.
     """
     return {"kept": dict(islice(weights.items(), keep)), "dropped": dict(islice(weights.items(), keep, None))}
 
 
 def pruned_line(summary: Mapping[str, Any]) -> str:
-    """What pruning kept and what it cost, of summary.json."""
-    found = summary["prune"]
-    kept, count = found["kept"], len(found["kept"]) + len(found["dropped"])
-    losses = f"{summary['val']['loss']:.5f} before, {found['start_loss']:.5f} right after, {found['val']['loss']:.5f} trained on"
-    heaviest = ", ".join(islice(kept, NAMED)) + (", …" if len(kept) > NAMED else "")
+    """Describe what pruning kept and what it cost, from summary.json."""
+    pruned = summary["prune"]
+    kept, count = pruned["kept"], len(pruned["kept"]) + len(pruned["dropped"])
+    losses = f"{summary['val']['loss']:.5f} before, {pruned['start_loss']:.5f} right after, {pruned['val']['loss']:.5f} trained on"
+    heaviest = ", ".join(islice(kept, PRINTED_VARIABLES)) + (", …" if len(kept) > PRINTED_VARIABLES else "")
     share = f"with {sum(kept.values()):.1%} of the selection weight ({heaviest})"
     return f"pruned: {len(kept)} of {count} history variables kept, {share}; quantile loss {losses}"
 
 
 def tables_line(curves: Sequence[TabulatedVariable]) -> str:
-    """How many knots the curves came to, and which of them the most knots do not follow closely enough."""
+    """Describe the knots of all curves; warn of curves that even the most knots do not follow within the tolerance."""
     worst = max(curves, key=lambda curve: curve.error)
     knots = sum(curve.knots for curve in curves)
     distance = f"farthest from its curve {worst.error:.2g} ({worst.name})" if worst.error else "as trained"
@@ -89,7 +88,7 @@ def tables_line(curves: Sequence[TabulatedVariable]) -> str:
 
 
 def tables_summary(curves: Sequence[TabulatedVariable]) -> dict[str, object]:
-    """The same for summary.json."""
+    """Summarize the knots of all curves for summary.json."""
     return {
         "variables": len(curves),
         "knots": sum(curve.knots for curve in curves),
@@ -98,51 +97,45 @@ def tables_summary(curves: Sequence[TabulatedVariable]) -> dict[str, object]:
     }
 
 
-def sensitivity_table(found: Sensitivity) -> Table:
-    """The layers that lose most by being quantized."""
-    table = Table(title=f"Each layer quantized alone, on {found.windows} training windows", box=SIMPLE_HEAD, pad_edge=False)
+def sensitivity_table(sensitivity: Sensitivity) -> Table:
+    """Make a table of the layers that lose most by being quantized."""
+    table = Table(title=f"Each layer quantized alone, on {sensitivity.windows} training windows", box=SIMPLE_HEAD, pad_edge=False)
     for name in ("layer", "weights", "weight SNR, dB", "input SNR, dB", "quantile loss", "above FP32"):
         table.add_column(name, justify="left" if name == "layer" else "right")
-    for layer in found.layers[:TOLD_LAYERS]:
-        noises = (decibels(noise) for noise in (layer.weight_snr_db, layer.input_snr_db))
+    for layer in sensitivity.layers[:PRINTED_LAYERS]:
+        noises = (number(noise, ".1f") for noise in (layer.weight_snr_db, layer.input_snr_db))
         table.add_row(layer.layer, f"{layer.weights:,}", *noises, f"{layer.loss:.5f}", f"{layer.effect:+.3%}")
-    if (rest := len(found.layers) - TOLD_LAYERS) > 0:
+    if (rest := len(sensitivity.layers) - PRINTED_LAYERS) > 0:
         table.add_row(f"and {rest} that lose less", *5 * [""])
-    table.add_row("everything", "", "", "", f"{found.quantized_loss:.5f}", f"{found.above_float(found.quantized_loss):+.3%}")
+    loss = sensitivity.quantized_loss
+    table.add_row("everything", "", "", "", f"{loss:.5f}", f"{sensitivity.above_float(loss):+.3%}")
     return table
 
 
-def decibels(noise: float | None) -> str:
-    """A signal to noise ratio in dB; a dash where there is none."""
-    return "–" if noise is None else f"{noise:.1f}"
-
-
-def budget_line(found: Sensitivity) -> str:
-    """What it took to keep the loss budget."""
-    assert found.budget is not None
-    quantized, kept = found.above_float(found.quantized_loss), found.above_float(found.loss)
-    line = f"loss budget {found.budget:.3%} above FP32: everything quantized {quantized:+.3%}"
-    return (
-        f"{line}; in floating point stay {', '.join(found.kept_float)}: {kept:+.3%}"
-        if found.kept_float
-        else f"{line}, so nothing stays in float"
-    )
+def budget_line(sensitivity: Sensitivity) -> str:
+    """Describe the layers that stay in floating point to keep the loss budget."""
+    assert sensitivity.budget is not None
+    quantized, kept = sensitivity.above_float(sensitivity.quantized_loss), sensitivity.above_float(sensitivity.loss)
+    line = f"loss budget {sensitivity.budget:.3%} above FP32: everything quantized {quantized:+.3%}"
+    if not sensitivity.kept_float:
+        return f"{line}, so nothing stays in floating point"
+    return f"{line}; with {', '.join(sensitivity.kept_float)} in floating point {kept:+.3%}"
 
 
 def exported_table(exported: Mapping[Format, Exported], naive: float) -> Table:
-    """Size, cost and quality of the exported models, measured in ONNX Runtime; a column a model, so that it fits a plain terminal."""
+    """Make a table of size, cost and quality of the exported models, a column each, so that it fits a plain terminal."""
     table = Table(title="Measured in ONNX Runtime, on the validation windows")
     table.add_column("")
     rows: dict[str, list[str]] = {}
     any_int4 = any(model.proof.census.int4_weight_share for model in exported.values())
     any_kept = any(model.proof.census.kept_float for model in exported.values())
     any_gpu = any(model.proof.gpu for model in exported.values())
-    for kind, model in exported.items():
-        table.add_column(kind, justify="right")
+    for format, model in exported.items():
+        table.add_column(format, justify="right")
         cost, census, quality = model.proof.cost, model.proof.census, model.quality
         entries = {
-            "file": f"{model.file_bytes / 1e6:.2f} MB",
-            "resident": f"{cost['rss_bytes'] / 1e6:.0f} MB",
+            "file": megabytes(model.file_bytes, ".2f"),
+            "resident": megabytes(cost["rss_bytes"], ".0f"),
             "latency, batch 1": f"{cost['latency_ms']:.2f} ms",
             f"P50 q-risk (naive {naive:.4f})": f"{quality.q_risk[0.5]:.4f}",
             **({} if model.test is None else {"P50 q-risk, test part": f"{model.test.q_risk[0.5]:.4f}"}),
@@ -160,11 +153,11 @@ def exported_table(exported: Mapping[Format, Exported], naive: float) -> Table:
     return table
 
 
-def _on_gpu(found: dict[str, Any] | None) -> str:
-    """What a session costs on a GPU; the report says why where it was not measured."""
-    if found is None:
+def _on_gpu(measured: dict[str, Any] | None) -> str:
+    """Describe what a session costs on a GPU; the report says why it was not measured."""
+    if measured is None:
         return "–"
-    if "skipped" in found:
+    if "skipped" in measured:
         return "not measured"
-    size, latency = found["cost"]["device_bytes"], found["cost"]["latency_ms"]
-    return f"{latency:.2f} ms" if size is None else f"{size / 1e6:.0f} MB, {latency:.2f} ms"
+    size, latency = measured["cost"]["device_bytes"], measured["cost"]["latency_ms"]
+    return f"{latency:.2f} ms" if size is None else f"{megabytes(size, '.0f')}, {latency:.2f} ms"
