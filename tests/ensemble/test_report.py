@@ -79,7 +79,7 @@ def read(folder: Path) -> tuple[str, dict[str, list[str]], str]:
     return reader.text, {row[0]: row[1:] for row in rows}, page
 
 
-def test_the_page_tells_every_figure(tmp_path: Path) -> None:
+def test_the_page_shows_every_figure(tmp_path: Path) -> None:
     folder = write_run(tmp_path)
     text, cells, page = read(folder)
     scores = json.loads((folder / "summary.json").read_text())["backtest"]["scores"]
@@ -126,12 +126,12 @@ def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
     assert not re.search(r"<script|<link|<img|src=|href=|url\(|@import|http", read(write_run(tmp_path))[2])
 
 
-def test_bars_of_training_are_told(tmp_path: Path) -> None:
+def test_bars_of_training_are_reported(tmp_path: Path) -> None:
     text, _, _ = read(write_run(tmp_path, since=BEGIN + 9 * MINUTE))
     assert "10 bars up to the end of training do not count." in text and "trained on these very bars" not in text
 
 
-def test_what_is_measured_since_a_restart_alone_says_so(tmp_path: Path) -> None:
+def test_figures_since_a_restart_say_so(tmp_path: Path) -> None:
     words = "The run was resumed after 1,200 bars: times, loads and memory are of the bars after them."
     assert words in read(write_run(tmp_path, resumed_after_bars=1200))[0] and "resumed" not in read(write_run(tmp_path))[0]
 
@@ -142,7 +142,7 @@ def test_many_bars_are_drawn_as_some(tmp_path: Path) -> None:
     assert path.count("M") == 1 and path.count("L") == POINTS - 1
 
 
-def test_a_budget_far_off_is_told_and_not_drawn(tmp_path: Path) -> None:
+def test_a_budget_far_off_is_written_and_not_drawn(tmp_path: Path) -> None:
     memory = {"budget_bytes": 932 * MB, "planned_bytes": 65 * MB, "resident_bytes": 58 * MB, "residency": "lazy", "shared_allocator": False}
     memory |= {"loads": {"dqn": 7, "tft": 3}, "evictions": 8, "load_seconds": 1.25}
     text, _, page = read(write_run(tmp_path, memory=memory))

@@ -28,7 +28,7 @@ def cells(folder: Path) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in rows}
 
 
-def test_the_page_tells_every_figure(tmp_path: Path) -> None:
+def test_the_page_shows_every_figure(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, summary())
     text = read(folder).text
     for figure in (
@@ -63,7 +63,7 @@ def test_the_page_tells_every_figure(tmp_path: Path) -> None:
     assert found["git"] == ["commit abc123, dirty yes"] and found["cuda"] == ["none"] and found["torch"] == ["2.13.0"]
 
 
-def test_models_on_a_gpu_are_told_with_what_ran_where(tmp_path: Path) -> None:
+def test_models_on_a_gpu_are_shown_with_what_ran_where(tmp_path: Path) -> None:
     found = summary()
     nodes = {"CPUExecutionProvider": {"Mul": 1, "Concat": 3, "Reshape": 3}, "CUDAExecutionProvider": {"Gemm": 30, "Add": 12}}
     cost = {"latency_ms": 0.75, "device_bytes": 14_200_000, "context_bytes": 300_000_000, "device_bytes_are": "of this process"}
@@ -146,7 +146,7 @@ def test_layers_kept_in_float_are_counted_and_named(tmp_path: Path) -> None:
     assert "floating point" not in read(write_folder(without, summary())).text
 
 
-def test_what_each_layer_loses_is_told_where_it_was_measured(tmp_path: Path) -> None:
+def test_sensitivity_of_layers_is_shown_if_it_was_measured(tmp_path: Path) -> None:
     layers = (
         LayerSensitivity("heads.linear", 1_096, 47.26, 42.81, 0.25, 0.25),
         LayerSensitivity("encoder", 8_192, 46.0, None, 0.19998, -0.0001),
@@ -166,7 +166,7 @@ def test_what_each_layer_loses_is_told_where_it_was_measured(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("coverage", "fit"), [(0.9, "90% of the outcomes: too wide"), (0.7, "70% of the outcomes: too narrow")])
-def test_an_interval_that_does_not_hold_what_it_should_is_called_so(tmp_path: Path, coverage: float, fit: str) -> None:
+def test_an_interval_of_the_wrong_width_is_called_so(tmp_path: Path, coverage: float, fit: str) -> None:
     found = summary()
     found["models"]["int8_qat"]["coverage"] = coverage
     assert fit in read(write_folder(tmp_path, found)).text
@@ -197,7 +197,7 @@ def test_without_models_the_trained_one_counts(tmp_path: Path) -> None:
     assert "the trained model: on the validation windows its P50 q-risk is 0.3900" in text and "no model was exported" in text
 
 
-def test_what_memory_lacks_is_named(tmp_path: Path) -> None:
+def test_missing_memory_records_are_named(tmp_path: Path) -> None:
     found = summary(risk=0.1)
     found["memory"] |= {"peak_bytes": None, "checkpoints_recorded": 1, "missing": ["train epoch 1 TRAIN_BATCH_0: peak: <gone>"]}
     folder = write_folder(tmp_path, found, qat=False)
@@ -214,7 +214,7 @@ def test_resident_memory_where_tensors_are_not_counted(tmp_path: Path) -> None:
     found["memory"]["source"] = "rss"
     folder = write_folder(tmp_path, found, qat=False)
     lines(folder / "memory.jsonl", [record("train", 1, "EPOCH_START", None) | {"source": "rss"}])
-    assert "by the process as a whole" in read(folder).text and "not told apart" in read(folder).text
+    assert "by the process as a whole" in read(folder).text and "not broken down" in read(folder).text
     assert cells(folder)["parameters"] == ["–", "300.0", "not measured"]
 
 
@@ -226,7 +226,7 @@ def test_a_budget_within_sight_is_drawn(tmp_path: Path) -> None:
     assert "budget 80<" in write_report(folder).read_text(encoding="utf-8")
 
 
-def test_skipped_updates_are_told(tmp_path: Path) -> None:
+def test_skipped_updates_are_shown(tmp_path: Path) -> None:
     assert "5 FP16 updates overflowed and were skipped." in read(write_folder(tmp_path, summary() | {"skipped_updates": 5})).text
 
 

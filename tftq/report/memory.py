@@ -73,7 +73,7 @@ def _stack(record: Record) -> dict[str, int | None]:
     """Return the components of a record's peak, or the peak itself if its components are unknown."""
     stack = stack_of(record)
     whole = record["rss" if record["source"] == "rss" else "peak"]
-    return {**stack, "not told apart": whole if not any(stack.values()) else None}
+    return {**stack, "not broken down": whole if not any(stack.values()) else None}
 
 
 def _total(stack: Stack) -> int | None:
