@@ -75,12 +75,13 @@ def bars_model(path: Path, lookback: int = 60, horizon: int = 10, **data: Any) -
     model = Linear(lookback, horizon, len(BAR_COLUMNS) + len(CLOCK_COLUMNS), len(CLOCK_COLUMNS))
     known = described(CLOCK_COLUMNS, "known")
     metadata = ForecasterMetadata(
-        kind="tft",
+        model="tft",
         format="fp32",
+        oldest_runtime="1.18",
         lookback=lookback,
         inputs={"history": described(BAR_COLUMNS, "observed") + known, "future": known},
         versions={},
-        origin=origin(MINUTE, kind="bars", lookback=lookback, horizon=horizon, **data),
+        origin=origin(MINUTE, kind="bars", **data),
         horizon=horizon,
         quantiles=QUANTILES,
         target="log return",
@@ -96,12 +97,13 @@ def table_model(path: Path, known: tuple[str, ...] = ("x",), calendar: tuple[str
     ahead = described(known + clock, "known")
     options = {"kind": "table", "time": "time", "target": "y", "known": known, "calendar": calendar, "season": 3}
     metadata = ForecasterMetadata(
-        kind="tft",
+        model="tft",
         format="fp32",
+        oldest_runtime="1.18",
         lookback=4,
         inputs={"history": described(("y",), "observed") + ahead, "future": ahead},
         versions={},
-        origin=origin(60 * MINUTE, **{**options, "lookback": 4, "horizon": 2, **data}),
+        origin=origin(60 * MINUTE, **{**options, **data}),
         horizon=2,
         quantiles=QUANTILES,
         target="y",

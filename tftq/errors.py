@@ -38,7 +38,7 @@ class GateError(TftqError):
 
 
 class ProviderError(TftqError):
-    """A part of ONNX Runtime that should compute on a GPU and does not work here."""
+    """ONNX Runtime that is too old for a file, or whose part for GPUs does not work here."""
 
 
 class MetadataError(TftqError):

@@ -70,7 +70,7 @@ def test_a_file_scores_as_its_policy_does_from_raw_rows(tmp_path: Path, kind: Ag
     else:
         assert found.earnings == earned(scores_of(trained), DATA.validation, REWARDS)
     described = read_metadata(found.path)
-    assert (described.kind, described.format, described.lookback, described.positions) == ("dqn", kind, 4, (-1, 0, 1))
+    assert (described.model, described.format, described.lookback, described.positions) == ("dqn", kind, 4, (-1, 0, 1))
     assert described.names("history") == ("price", "volume", "hour")
     assert described.inputs["position"] == (("position", "state", 0),)
     publish({kind: found}, tmp_path / "published")

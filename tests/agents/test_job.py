@@ -79,9 +79,8 @@ def test_its_file_takes_raw_bars_and_says_where_it_comes_from(agent_run: Run) ->
     resolved = load(AGENT, agent_run.folder / "recipe.yaml")
     origin = read_metadata(path).origin
     assert (origin.recipe, origin.recipe_hash, origin.step_ns) == ("dqn", recipe_hash(resolved), 60_000_000_000)
-    assert origin.data == {
-        name: value for name, value in resolved.data.model_dump(mode="json").items() if name not in ("path", "cache", "validation", "test")
-    }
+    beside = ("path", "cache", "validation", "test", "lookback", "horizon")
+    assert origin.data == {name: value for name, value in resolved.data.model_dump(mode="json").items() if name not in beside}
     history, position = crossed(load_datasets(resolved.data).validation, torch.arange(2))
     (scores,) = ort.InferenceSession(path).run(["scores"], {"history": history.numpy(), "position": position.numpy()})
     assert scores.shape == (6, 3)

@@ -91,8 +91,9 @@ def forecaster(
         nodes.append(node("Add", ["good", "nothing"], ["forecast"]))
     shapes = {"history": (lookback, len(columns)), "future": (horizon, len(CLOCK_COLUMNS))}
     metadata = ForecasterMetadata(
-        kind="tft",
+        model="tft",
         format="fp32",
+        oldest_runtime="1.18",
         lookback=lookback,
         inputs={
             "history": tuple(InputColumn(name, "known" if name in CLOCK_COLUMNS else "observed") for name in columns),
@@ -147,8 +148,9 @@ def agent(path: Path, *, lookback: int = 4, warmup: int = 5, planned: int = MEGA
         node("Add", ["hw", "pu"], ["scores"]),
     ]
     metadata = AgentMetadata(
-        kind="dqn",
+        model="dqn",
         format="fp32",
+        oldest_runtime="1.18",
         lookback=lookback,
         inputs={
             "history": described(BAR_COLUMNS, "observed") + described(CLOCK_COLUMNS, "known"),

@@ -23,8 +23,10 @@ def described(*names: str, **more: Any) -> list[dict[str, Any]]:
 def metadata(*without: str, **changes: Any) -> ForecasterMetadata | AgentMetadata:
     """What the file of a forecaster says, or that of an agent where it has positions."""
     values = {
-        "kind": "tft",
+        "version": 1,
+        "model": "tft",
         "format": "fp32",
+        "oldest_runtime": "1.18",
         "versions": {},
         "recipe": "by_hand",
         "recipe_hash": "abc",

@@ -54,7 +54,7 @@ def test_every_kind_of_file_passes_the_gate(make: Callable[[str], Made], name: s
     made = make(name)
     kept = made.model.kept_float
     proof = prove_forecaster(made.path, made.model, small_batch(made.model.inputs, 32), made.kind, kept=kept)
-    assert read_metadata(made.path).kind == "mamba2"
+    assert read_metadata(made.path).model == "mamba2"
     if made.kind == "int4_ptq":
         assert kept == ("future_embedding.linear", "heads.linear")
         assert sum(proof.census.integer_products.values()) == 3 and proof.census.float_weight_products == 0

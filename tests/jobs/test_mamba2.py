@@ -40,7 +40,7 @@ def test_a_run_leaves_what_a_run_leaves(mamba2_run: Run) -> None:
     assert "tables" not in summary and "tables:" not in mamba2_run.printed
     assert len(summary["quant"]["sensitivity"]) == 2 + 2 * 1 + 1  # embeddings, projections of a block, heads
     metadata = read_metadata(summary["models"]["int8_qat"]["path"])
-    assert (metadata.kind, metadata.format, metadata.origin.recipe) == ("mamba2", "int8_qat", "mamba2")
+    assert (metadata.model, metadata.format, metadata.origin.recipe) == ("mamba2", "int8_qat", "mamba2")
     assert summary["models"]["int8_qat"]["int8_weight_share"] == 1
     report = (mamba2_run.folder / "report.html").read_text(encoding="utf-8")
     assert "kind: mamba2" in report and "blocks.0.in_projection" in report

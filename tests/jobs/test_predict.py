@@ -20,7 +20,7 @@ from tftq.data.bars import load_bars
 from tftq.data.features.table import BAR_COLUMNS
 from tftq.data.load import load_datasets
 from tftq.data.windows import Windows
-from tftq.errors import DataError, PredictError, RecipeError
+from tftq.errors import DataError, MetadataError, PredictError, RecipeError
 from tftq.jobs.predict import Accuracy, Forecasts, Prediction, ServedModel, predict, write_forecasts
 from tftq.recipe.load import load_recipe
 from tftq.spec.metadata import HalfMetadata, InputColumn
@@ -264,7 +264,7 @@ def test_files_that_are_no_model(tmp_path: Path) -> None:
     with pytest.raises(PredictError, match=r"none.onnx: no such file"):
         predict(tmp_path / "none.onnx", tmp_path / "a.parquet")
     (tmp_path / "text.onnx").write_text("not a model")
-    with pytest.raises(PredictError, match=r"text.onnx: no model that ONNX Runtime can load"):
+    with pytest.raises(MetadataError, match=r"text.onnx: no ONNX file"):
         predict(tmp_path / "text.onnx", tmp_path / "a.parquet")
     with pytest.raises(PredictError, match=r"stub.onnx: its metadata says nothing of the data it was trained on"):
         predict(write_stub(tmp_path / "stub.onnx"), tmp_path / "a.parquet")

@@ -19,7 +19,7 @@ def test_scalings_keep_the_names_that_checkpoints_know() -> None:
 
 def test_a_forecaster_says_what_it_is() -> None:
     model = small_model()
-    assert describe(model, "fp32", "points", None).kind == model.kind == "tft"
+    assert describe(model, "fp32", "points", None).model == model.kind == "tft"
     assert (model.quantiles, model.kept_float) == ((0.1, 0.5, 0.9), ())
     torch.testing.assert_close(model.target_scale, torch.tensor([1.0, 2.0, 3.0, 4.0]))
 

@@ -18,7 +18,7 @@ from tests.runs import ROOT
 from tftq.errors import ProviderError
 from tftq.serve import session as sessions
 from tftq.serve.measure import measure
-from tftq.serve.session import feeds, may_saturate, open_session
+from tftq.serve.session import feeds, may_saturate, open_session, require_runtime
 
 
 def test_no_other_module_imports_the_runtime() -> None:
@@ -149,3 +149,13 @@ def test_sessions_that_share_an_arena_compute_in_the_same_memory(tmp_path: Path)
         grown, answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
         found[how] = int(grown), float(answer)
     assert found["shared"][0] < 0.5 * found["apart"][0] and found["shared"][1] == found["apart"][1]
+
+
+@pytest.mark.parametrize(("installed", "oldest", "fits"), [("1.31.1", "1.23", True), ("1.23.0", "1.23", True), ("1.9.0", "1.18", False)])
+def test_a_runtime_too_old_for_a_file_is_named(monkeypatch: pytest.MonkeyPatch, installed: str, oldest: str, fits: bool) -> None:
+    monkeypatch.setattr(sessions.onnxruntime, "__version__", installed)
+    if fits:
+        require_runtime(Path("m.onnx"), oldest)
+        return
+    with pytest.raises(ProviderError, match=r"^m\.onnx: found onnxruntime 1\.9\.0; allowed: 1\.18 or later; pip install --upgrade"):
+        require_runtime(Path("m.onnx"), oldest)

@@ -23,8 +23,9 @@ from tftq.spec.metadata import (
 
 PATH = Path("folder/m.onnx")
 FORECASTER = ForecasterMetadata(
-    kind="tft",
+    model="tft",
     format="int8_qat",
+    oldest_runtime="1.18",
     lookback=60,
     inputs={"history": described(("body", "hour"), "known"), "future": (InputColumn("day", "known", 7),)},
     versions={"torch": "2.13", "tftq": None},
@@ -38,8 +39,9 @@ FORECASTER = ForecasterMetadata(
 )
 HALF = HalfMetadata.of(FORECASTER, weights="int8_qat", part="step", partner="forecast.onnx", pair="abc", hidden=16, states=2)
 AGENT = AgentMetadata(
-    kind="dqn",
+    model="dqn",
     format="fp32",
+    oldest_runtime="1.18",
     lookback=4,
     inputs={"history": described(("body",), "observed"), "position": (InputColumn("position", "state"),)},
     versions={},
@@ -54,7 +56,7 @@ def test_what_is_written_is_read(metadata: Metadata) -> None:
 
 
 def test_what_is_not_so_is_not_written() -> None:
-    keys = ["format", "horizon", "inputs", "kind", "lookback", "quantiles", "target", "versions"]
+    keys = ["format", "horizon", "inputs", "lookback", "model", "oldest_runtime", "quantiles", "target", "version", "versions"]
     assert list(json.loads(PLAIN.to_json())) == keys
 
 
@@ -82,7 +84,10 @@ def test_a_file_is_read_without_its_graph(tmp_path: Path) -> None:
         ("[" * 50_000, r"no JSON that can be read \(maximum recursion depth"),
         ('{"a":' * 50_000, r"no JSON that can be read \(maximum recursion depth"),
         ("9" * 5_000, r"no JSON that can be read \("),
-        ("{}", r"lacks kind, format, lookback, inputs, versions, horizon, quantiles, target; export the model again"),
+        (
+            "{}",
+            r"lacks version, model, format, oldest_runtime, lookback, inputs, versions, horizon, quantiles, target; export the model again",
+        ),
         (" " * (1 << 25), r"found 33554432 bytes; allowed: 16777216"),
     ],
 )
@@ -125,6 +130,8 @@ def test_a_value_of_another_type_is_refused_or_read(metadata: Metadata) -> None:
     ("changes", "said"),
     [
         ({"target": 5}, r"target: found 5; allowed: text; export the model again with tftq run"),
+        ({"version": 2}, r"version: found 2; allowed: 1; a file of a higher version needs a newer tftq"),
+        ({"oldest_runtime": "new"}, r"oldest_runtime: found 'new'; allowed: a release, as 1\.18"),
         ({"lookback": 0}, r"lookback: found 0; allowed: a whole number of 1 or more"),
         ({"lookback": True}, r"lookback: found True; allowed: a whole number"),
         ({"quantiles": [0.5, 0.1]}, r"quantiles: found \[0\.5, 0\.1\]; allowed: rising numbers between 0 and 1"),

@@ -15,7 +15,7 @@ from tftq.agents.rewards import POSITIONS, Earnings, Rewards, Scores, choices, c
 from tftq.data.windows import Windows
 from tftq.export.deploy import deploy
 from tftq.export.gate import EXACT, Check, at_least, finiteness
-from tftq.export.graph import EXAMPLE_BATCH, columns_of, tool_versions, trace
+from tftq.export.graph import EXAMPLE_BATCH, columns_of, oldest_runtime, tool_versions, trace
 from tftq.export.prove import Proof, Subject, prove, run_in_batches
 from tftq.export.publish import Proven, to_be_proven
 from tftq.plan.export import WINDOWS
@@ -118,8 +118,9 @@ def build_graph(policy: Policy, algorithm: str, format: AgentFormat, origin: Ori
     inputs = policy.inputs
     shapes = {"history": (EXAMPLE_BATCH, inputs.lookback, len(inputs.history)), "position": (EXAMPLE_BATCH, 1)}
     metadata = AgentMetadata(
-        kind=algorithm,
+        model=algorithm,
         format=format,
+        oldest_runtime=oldest_runtime(format),
         lookback=inputs.lookback,
         inputs={"history": columns_of(inputs.history), "position": (InputColumn("position", "state"),)},
         versions=tool_versions(),

@@ -18,7 +18,7 @@ from tftq.io import sha256
 from tftq.serve.find import find_model, model_folder
 from tftq.serve.measure import measure, measure_pair
 from tftq.serve.proof import PAIR_PROOF, proven_bytes
-from tftq.serve.session import FLOATS, InferenceSession, open_session
+from tftq.serve.session import FLOATS, InferenceSession, open_session, require_runtime
 from tftq.serve.stream import FORECAST_FILE, STEP_FILE, Stream
 from tftq.spec.metadata import HalfMetadata, read_metadata
 
@@ -231,6 +231,7 @@ def open_member(name: str, recipe: MemberRecipe, *, threads: int, shared: bool) 
 
     Raises:
         EnsembleError: a file that is not there, is no model, or is none that bars can feed.
+        ProviderError: ONNX Runtime is too old for a file.
     """
     files = _files(name, recipe)
     if recipe.foreign is not None:
@@ -243,7 +244,8 @@ def open_member(name: str, recipe: MemberRecipe, *, threads: int, shared: bool) 
         raise EnsembleError(f"member {name}: {files[0]} says nothing of its columns; say it in members.{name}.foreign")
     if isinstance(metadata, HalfMetadata) != bool(others):
         raise EnsembleError(f"member {name}: {files[0]} is one half of a streaming pair; give the folder that holds both")
-    interface, kind = own_interface(name, metadata), metadata.kind
+    require_runtime(files[0], metadata.oldest_runtime)
+    interface, kind = own_interface(name, metadata), metadata.model
     if others:
         return Streaming(name, f"{kind}, streaming", files, interface, threads=threads, shared=shared)
     return OnePiece(name, kind, files, interface, threads=threads, shared=shared)

@@ -14,7 +14,7 @@ from tftq.export.rewrite.scan import every_graph, write_scans
 from tftq.export.tracing import traced
 from tftq.io import installed
 from tftq.model.forecaster import Forecaster
-from tftq.recipe.schema import Format, is_half
+from tftq.recipe.schema import INTEGER_FORMATS, Format, is_half
 from tftq.spec.metadata import METADATA_KEY, ForecasterMetadata, InputColumn, Metadata, Origin
 
 EXAMPLE_BATCH = 2  # a batch of one would be taken for a constant
@@ -72,8 +72,9 @@ def describe(model: Forecaster, format: str, target: str, origin: Origin | None)
     """
     inputs = model.inputs
     return ForecasterMetadata(
-        kind=model.kind,
+        model=model.kind,
         format=format,
+        oldest_runtime=oldest_runtime(format),
         lookback=inputs.lookback,
         inputs={name: columns_of(getattr(inputs, name)) for name in inputs.shapes(1)},
         versions=tool_versions(),
@@ -90,6 +91,15 @@ def describe(model: Forecaster, format: str, target: str, origin: Origin | None)
 def columns_of(columns: Iterable[Column]) -> tuple[InputColumn, ...]:
     """The columns of an input as a file describes them."""
     return tuple(InputColumn(column.name, column.role, column.categories) for column in columns)
+
+
+def oldest_runtime(format: str) -> str:
+    """The oldest release of ONNX Runtime that loads a file: 1.18 knows opset 21, and 1.23 computes with INT4.
+
+    Args:
+        format: of its weights.
+    """
+    return "1.23" if format in INTEGER_FORMATS["int4"] else "1.18"
 
 
 def tool_versions() -> dict[str, str | None]:

@@ -14,7 +14,7 @@ from tftq.recipe.schema import BarsRecipe, TableRecipe
 from tftq.spec.metadata import Origin
 
 PUBLISHED = Path("exports")  # under the working directory, a folder for each recipe
-_OF_TRAINING = {"path", "cache", "validation", "test"}  # options of `data` that a file in use has no use for
+_NOT_OF_ORIGIN = {"path", "cache", "validation", "test", "lookback", "horizon"}  # of no use with a file, or beside its inputs
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def origin(name: str, decisive_hash: str, data: BarsRecipe | TableRecipe, window
     return Origin(
         recipe=name,
         recipe_hash=decisive_hash,
-        data=data.model_dump(mode="json", exclude=_OF_TRAINING),
+        data=data.model_dump(mode="json", exclude=_NOT_OF_ORIGIN),
         step_ns=int(windows.times[first + 1] - windows.times[first]),
         trained_until_ns=int(windows.times[last].max()),
     )

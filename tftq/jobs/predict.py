@@ -20,7 +20,7 @@ from tftq.io import written_whole
 from tftq.recipe.load import data_recipe
 from tftq.recipe.schema import Format
 from tftq.serve.find import BATCH_SIZE, CHANGEABLE, find_model
-from tftq.serve.session import feeds, open_session
+from tftq.serve.session import feeds, open_session, require_runtime
 from tftq.spec.metadata import AgentMetadata, HalfMetadata, InputColumn, read_metadata
 from tftq.spec.quantiles import quantile_name
 
@@ -34,16 +34,14 @@ class ServedModel:
         path: an .onnx file of a run.
 
     Raises:
-        PredictError: no file, none of ONNX Runtime, or one that does not say how its columns are made.
+        MetadataError: no ONNX file, or metadata that is damaged.
+        PredictError: no file, not a forecaster in one piece, or one that no run made.
+        ProviderError: ONNX Runtime is too old for the file.
     """
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
             raise PredictError(f"{path}: no such file; give an exported .onnx model or the folder of a run")
-        try:
-            self.session = open_session(path)
-        except Exception as error:  # the runtime's errors have no other base
-            raise PredictError(f"{path}: no model that ONNX Runtime can load: {error}") from error
         metadata = read_metadata(path)
         if isinstance(metadata, HalfMetadata):
             raise PredictError(f"{path}: one half of a streaming pair, for tftq.serve.stream.Stream; give the model in one piece")
@@ -51,6 +49,11 @@ class ServedModel:
             raise PredictError(f"{path}: a policy, which takes positions and forecasts nothing; run it as a member of tftq ensemble")
         if metadata is None or metadata.origin is None:
             raise PredictError(f"{path}: its metadata says nothing of the data it was trained on; export the model again with tftq run")
+        require_runtime(path, metadata.oldest_runtime)
+        try:
+            self.session = open_session(path)
+        except Exception as error:  # the runtime's errors have no other base
+            raise PredictError(f"{path}: no model that ONNX Runtime can load: {error}") from error
         self.path, self.metadata, self.origin = path, metadata, metadata.origin
 
 
@@ -181,7 +184,7 @@ def predict(
         DataError: data that cannot be used as it lies.
     """
     served = ServedModel(find_model(Path(model), kind))
-    recipe = data_recipe({**served.origin.data, "path": str(Path(data).resolve())}, overrides, CHANGEABLE)
+    recipe = data_recipe({**served.metadata.data_options, "path": str(Path(data).resolve())}, overrides, CHANGEABLE)
     history = read_history(recipe, served.origin.step_ns, newest=newest).without(served.metadata.left_out)
     for role in ("history", "future", "static"):
         wanted = served.metadata.inputs.get(role, ())

@@ -92,6 +92,23 @@ def open_session(
     return session
 
 
+def require_runtime(path: Path, oldest: str) -> None:
+    """Refuse a file that the installed runtime is too old for.
+
+    Args:
+        path: the file.
+        oldest: the oldest release that can load it, as 1.18.
+
+    Raises:
+        ProviderError: names both releases.
+    """
+    installed = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
+    if installed < tuple(int(part) for part in oldest.split(".")):
+        raise ProviderError(
+            f"{path}: found onnxruntime {onnxruntime.__version__}; allowed: {oldest} or later; pip install --upgrade onnxruntime"
+        )
+
+
 @cache
 def shared_arena() -> None:
     """Register one arena of the process for all sessions opened with `shared`: memory that one run has used is free for the next.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tftq.errors import MetadataError, NonFiniteError, StreamError
-from tftq.serve.session import InferenceSession, open_session
+from tftq.serve.session import InferenceSession, open_session, require_runtime
 from tftq.spec.metadata import HalfMetadata, read_metadata
 
 STEP_FILE, FORECAST_FILE = "step.onnx", "forecast.onnx"
@@ -27,6 +27,7 @@ class Stream:
         shared: see `tftq.serve.session.open_session`.
 
     Raises:
+        ProviderError: ONNX Runtime is too old for the files.
         StreamError: missing files, files that are not the two halves of one pair, or static columns that do not fit the model.
     """
 
@@ -255,13 +256,14 @@ def _open(path: Path, part: str, threads: int, shared: bool) -> tuple[InferenceS
     if not path.is_file():
         raise StreamError(f"{path}: no such file; a run writes {STEP_FILE} and {FORECAST_FILE} where export.formats has stream")
     try:
-        session = open_session(path, threads=threads, spinning=False, shared=shared)  # the two halves take turns on the same cores
-    except Exception as error:  # the runtime's errors have no other base
-        raise StreamError(f"{path}: ONNX Runtime cannot load it: {error}") from error
-    try:
         metadata = read_metadata(path)
     except MetadataError as error:
         raise StreamError(str(error)) from error
     if not isinstance(metadata, HalfMetadata) or metadata.part != part:
         raise StreamError(f"{path}: not the {part} half of a streaming pair")
+    require_runtime(path, metadata.oldest_runtime)
+    try:
+        session = open_session(path, threads=threads, spinning=False, shared=shared)  # the two halves take turns on the same cores
+    except Exception as error:  # the runtime's errors have no other base
+        raise StreamError(f"{path}: ONNX Runtime cannot load it: {error}") from error
     return session, metadata

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -12,7 +13,9 @@ from tftq.spec.onnx_file import read_entry
 from tftq.spec.quantiles import quantile_name
 
 METADATA_KEY = "tftq"  # the entry of an ONNX file's metadata
+VERSION = 1  # of what the entry holds
 STREAM = "stream"  # the format of the halves of a streaming pair
+_RELEASE = re.compile(r"\d{1,4}\.\d{1,4}")
 MOST_SHOWN = 80  # characters of a value in a message
 MOST_BYTES = 16 << 20  # of the entry: that of 225 columns has 20,000
 
@@ -106,6 +109,7 @@ def _versions(value: Any) -> dict[str, str | None]:
 
 
 TEXT = Rule("text", _text)
+RELEASE = Rule("a release, as 1.18", lambda value: _require(_RELEASE.fullmatch(value) is not None, value))
 TEXTS = Rule("a list of texts", lambda value: tuple(map(_text, _list(value))), list)
 COUNT = Rule("a whole number of 0 or more, below 2^31", lambda value: _whole(value, 0))
 SIZE = Rule("a whole number of 1 or more, below 2^31", lambda value: _whole(value, 1))
@@ -114,6 +118,9 @@ LEVELS = Rule("rising numbers between 0 and 1", _levels, list)
 NUMBERS = Rule("a list of numbers", lambda value: tuple(map(_number, _list(value))), list)
 INPUTS = Rule("history and other inputs, each a list of columns with name, role and categories", _inputs, _write_inputs)
 DATA = Rule("the options of a recipe's data: kind, a text, and warmup, time_zone and symbol where there are any", _data)
+THIS_VERSION = Rule(
+    f"{VERSION}; a file of a higher version needs a newer tftq", lambda value: _require(type(value) is int and value == VERSION, value)
+)
 VERSIONS = Rule("an object of package names, each with a text or null", _versions)
 TIME = Rule("a whole number of 64 bits", lambda value: _whole(value, -(2**63), 2**63))
 
@@ -125,7 +132,7 @@ class Origin:
     Attributes:
         recipe: the name of the recipe of the run that made it.
         recipe_hash: of every option with an effect, SHA-256, hexadecimal.
-        data: the options of the recipe's `data` that have a use where the file is.
+        data: the options of the recipe's `data` that have a use where the file is; lookback and horizon stand beside the inputs.
         step_ns: between rows, nanoseconds.
         trained_until_ns: the time of the last row that it was trained on, nanoseconds UTC.
     """
@@ -147,16 +154,20 @@ class Metadata:
     """What every exported file says of itself.
 
     Attributes:
-        kind: the type of model: tft, mamba2, dqn or ppo.
+        version: of the metadata.
+        model: its type: tft, mamba2, dqn or ppo.
         format: see `tftq.recipe.schema.Format`; `stream` for a half of a pair.
+        oldest_runtime: the oldest release of ONNX Runtime that can load the file, as 1.18.
         lookback: rows of the history input.
         inputs: the columns of each input, in order.
         versions: of the packages that made the file; None where one is not installed, as tftq itself in a checkout.
         origin: None where no run made the file.
     """
 
-    kind: Annotated[str, TEXT]
+    version: Annotated[int, THIS_VERSION] = VERSION
+    model: Annotated[str, TEXT]
     format: Annotated[str, TEXT]
+    oldest_runtime: Annotated[str, RELEASE]
     lookback: Annotated[int, SIZE]
     inputs: Annotated[Inputs, INPUTS]
     versions: Annotated[Mapping[str, str | None], VERSIONS]
@@ -204,6 +215,12 @@ class ForecasterMetadata(Metadata):
     price: Annotated[str | None, TEXT] = None
     left_out: Annotated[tuple[str, ...], TEXTS] = ()
     kept_float: Annotated[tuple[str, ...], TEXTS] = ()
+
+    @property
+    def data_options(self) -> dict[str, Any]:
+        """The options of the recipe's `data` by which the columns are made, of a file that a run made."""
+        assert self.origin is not None
+        return {**self.origin.data, "lookback": self.lookback, "horizon": self.horizon}
 
     @property
     def quantile_names(self) -> list[str]:
@@ -296,7 +313,7 @@ _ADVICE = "export the model again with tftq run"
 def _converted(cls: type[Any], values: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Validate the values of a class's keys, by name."""
     rules = _rules(cls)
-    required = [key.name for key in fields(cls) if key.name in rules and key.default is MISSING]
+    required = [key.name for key in fields(cls) if key.name in rules and (key.default is MISSING or key.name == "version")]
     if missing := [name for name in required if name not in values]:
         raise MetadataError(f"{path}: metadata {METADATA_KEY!r} lacks {', '.join(missing)}; {_ADVICE}")
     found = {}
@@ -310,10 +327,10 @@ def _converted(cls: type[Any], values: Mapping[str, Any], path: Path) -> dict[st
 
 
 def _written(part: Any) -> dict[str, Any]:
-    """The keys of a dataclass's JSON, without those of a default value."""
+    """The keys of a dataclass's JSON, without those of a default value but with the version."""
     defaults = {key.name: key.default for key in fields(part)}
     values = {name: (getattr(part, name), rule) for name, rule in _rules(type(part)).items()}
-    return {name: rule.write(value) for name, (value, rule) in values.items() if value != defaults[name]}
+    return {name: rule.write(value) for name, (value, rule) in values.items() if name == "version" or value != defaults[name]}
 
 
 def _rules(cls: type[Any]) -> dict[str, Rule]:
