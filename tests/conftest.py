@@ -1,7 +1,6 @@
 """Runs of the whole chain that several tests look at; each is done once."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -9,48 +8,13 @@ if TYPE_CHECKING:  # the product is imported by the tests that need it, so that 
     from tests.export.made import Make
     from tests.runs import DoRun, Run
 
-MADE_ONCE = ("make", "bars_run")  # fixtures that take long and serve several files
-OF_BARS_RUN = ("tests/ensemble/test_streaming.py", "tests/jobs/test_compare.py", "tests/jobs/test_predict.py", "tests/jobs/test_run.py")
-WHOLE_RUN = "do_run"  # what takes long in one file asks for this fixture, or is marked as slow
 
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.option.loadscopereorder = False  # xdist would begin with the groups of the most tests, which are the shortest
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Groups by the names of files: pytest 9.2 shows xdist 3.8's scheduler no marks, which sent each test where there was room."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            path = nodeid.split("::")[0]
-            return "make" if path.startswith(("tests/export/", "tests/serve/")) else "bars_run" if path in OF_BARS_RUN else path
-
-    return ByGroup(config, log)
-
-
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, let files that share such a fixture run in one of them, and every other file in one too.
-
-    What takes longest comes first, so that no process has a long group left when the others are done.
-    """
-    groups: dict[Path, str] = {}
-    places: dict[str, int] = {}
+    """Run the tests of a file in one process; files that share an expensive fixture name their common group at their top."""
     for item in items:
-        fixtures = getattr(item, "fixturenames", ())
-        shared = [name for name in MADE_ONCE if name in fixtures]
-        groups[item.path] = shared[0] if shared else groups.get(item.path, str(item.path))
-    for item in items:
-        group = groups[item.path]
-        item.add_marker(pytest.mark.xdist_group(group))
-        if group in MADE_ONCE:
-            places[group] = MADE_ONCE.index(group)
-        else:
-            long = WHOLE_RUN in getattr(item, "fixturenames", ()) or item.get_closest_marker("slow") is not None
-            places[group] = min(places.get(group, len(MADE_ONCE) + 1), len(MADE_ONCE) + (not long))
-    items.sort(key=lambda item: places[groups[item.path]])  # a stable sort: each file's own order stays
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(item.config.rootpath).as_posix()))
 
 
 @pytest.fixture(scope="session")

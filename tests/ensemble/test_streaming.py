@@ -20,6 +20,8 @@ from tftq.errors import EnsembleError
 from tftq.jobs.predict import predict
 from tftq.serve.stream import FORECAST_FILE, STEP_FILE, Stream
 
+pytestmark = pytest.mark.xdist_group("bars_run")
+
 BARS = take(bar_columns(60), np.r_[0:26, 28:60])
 
 

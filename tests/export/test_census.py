@@ -18,6 +18,8 @@ from tftq.export.graph import describe
 from tftq.serve.session import open_session
 from tftq.spec.metadata import read_metadata
 
+pytestmark = pytest.mark.xdist_group("exports")
+
 node = helper.make_node
 QUANTIZED_INPUT = [
     node("QuantizeLinear", ["x", "input_scale", "input_zero"], ["integers"]),

@@ -24,6 +24,8 @@ from tftq.recipe.schema import Format
 from tftq.serve.proof import proven_bytes
 from tftq.spec.metadata import read_metadata
 
+pytestmark = pytest.mark.xdist_group("exports")
+
 CPU = Precision("fp32", torch.device("cpu"))
 
 

@@ -33,6 +33,8 @@ from tftq.serve.measure import measure
 from tftq.serve.session import feeds, open_session
 from tftq.spec.metadata import read_metadata
 
+pytestmark = pytest.mark.xdist_group("exports")
+
 FLOAT = ["small fp32", "large fp32"]
 INT4 = ["small int4", "folded int4, lstm fp32"]
 INTEGER = ["small int8", "small int8, lstm dynamic", "folded int8", "paper int8", "large int8", "large int8, lstm fp32", *INT4]

@@ -20,6 +20,8 @@ from tftq.export.half import asinh
 from tftq.model.scaling import InputScaling
 from tftq.serve.session import SEVERITY_ERROR
 
+pytestmark = pytest.mark.xdist_group("exports")
+
 FLOAT16, INT8 = TensorProto.FLOAT16, TensorProto.INT8
 # With kernels of the CUDA provider at opset 21 for the types they have here, by ONNX Runtime's own list of operator kernels.
 ON_CUDA = {

@@ -25,6 +25,8 @@ from tftq.recipe.schema import Format
 from tftq.serve.measure import Measurement, measure
 from tftq.serve.proof import proven_bytes
 
+pytestmark = pytest.mark.xdist_group("exports")
+
 WRITTEN = "distance from torch, as written"
 OPTIMISED = "distance from torch, as optimised"
 BATCHES = "distance of batches of 1, 2 and 7 from all at once"

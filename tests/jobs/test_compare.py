@@ -19,6 +19,8 @@ from tftq.jobs.folder import identity
 from tftq.recipe.load import load_recipe
 from tftq.recipe.schema import Recipe
 
+pytestmark = pytest.mark.xdist_group("bars_run")
+
 RECIPE = ROOT / "recipes" / "ptq_int8.yaml"
 WINDOWS = {"count": 200, "targets": "abc", "loss_scale": [1.0, 2.0, 3.0]}
 

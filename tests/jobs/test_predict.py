@@ -27,6 +27,8 @@ from tftq.spec.metadata import HalfMetadata, InputColumn
 from tftq.train.build import build_model
 from tftq.train.checkpoint import load_checkpoint, load_model
 
+pytestmark = pytest.mark.xdist_group("bars_run")
+
 HOUR = 60 * MINUTE
 
 

@@ -26,6 +26,8 @@ from tftq.spec.metadata import read_metadata
 from tftq.train.build import architecture_of, build_model
 from tftq.train.checkpoint import load_checkpoint, load_model
 
+pytestmark = pytest.mark.xdist_group("bars_run")
+
 QAT = ROOT / "recipes" / "qat_int8.yaml"
 
 

@@ -20,6 +20,8 @@ from tftq.serve import session as sessions
 from tftq.serve.measure import measure
 from tftq.serve.session import feeds, may_saturate, open_session, require_runtime
 
+pytestmark = pytest.mark.xdist_group("exports")
+
 
 def test_no_other_module_imports_the_runtime() -> None:
     """The one that does sets the environment first, which no other import may precede."""

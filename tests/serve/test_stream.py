@@ -37,6 +37,8 @@ from tftq.serve.session import feeds, open_session
 from tftq.serve.stream import FORECAST_FILE, STEP_FILE, EncodedWindows, Stream, window_bytes
 from tftq.spec.metadata import ForecasterMetadata, read_metadata
 
+pytestmark = pytest.mark.xdist_group("exports")
+
 HALVES = (STEP_FILE, FORECAST_FILE)
 SPREAD = 1e-5  # of the forecasts, that the pair may be away from the one-piece model
 

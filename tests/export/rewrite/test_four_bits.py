@@ -22,6 +22,8 @@ from tftq.quant.layers import FakeQuantizedTable
 from tftq.serve.session import open_session
 from tftq.serve.stream import Stream
 
+pytestmark = pytest.mark.xdist_group("exports")
+
 
 def test_two_are_packed_into_a_byte_and_come_out_again() -> None:
     """Curves of two, two and three rows, seven in all, so that one run's last byte is half empty; by hand."""
