@@ -68,7 +68,7 @@ def rows_of(case: str, seed: int, name: str) -> list[dict[str, Any]]:
     pruned = [f"quant.prune.keep={KEPT[case]}"] if name == "pruned" else []
     folder = RUNS_FOLDER / case / str(seed) / name
     recipe = load_recipe(RECIPE, [*SPLIT, *CASES[case], *options, *pruned, f"seed={seed}", f"out={folder}", "export.publish=false"])
-    summary = run(recipe, resume=folder.exists())
+    summary = run(recipe, resume=folder.exists()).as_dict()
     rows = []
     for kind, label in exports.items():
         model = summary["models"][kind]

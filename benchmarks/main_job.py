@@ -50,7 +50,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         recipe = load_recipe(arguments.recipe, [*arguments.override, f"out={folder}/run", "export.publish=false"])
         start = time.perf_counter()
-        summary = run(recipe)
+        summary = run(recipe).as_dict()
         seconds = time.perf_counter() - start
         paper = paper_row(recipe, Path(folder))
     naive = summary["val"]["baseline_q_risk"]["0.5"]

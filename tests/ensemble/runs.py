@@ -33,7 +33,7 @@ def recipe_of(folder: Path, data: Path | str, members: dict[str, Any], **options
 def quietly(recipe: EnsembleRecipe, *, lines: Iterable[str] | None = None, resume: bool = False) -> tuple[dict[str, Any], str, str]:
     """Run; the summary, what was told, and the lines of answers."""
     console, answers = Console(file=io.StringIO(), width=200), io.StringIO()
-    summary = run(recipe, resume=resume, console=console, lines=lines, answers=answers)
+    summary = run(recipe, resume=resume, console=console, lines=lines, answers=answers).as_dict()
     assert isinstance(console.file, io.StringIO)
     return summary, console.file.getvalue(), answers.getvalue()
 

@@ -43,7 +43,9 @@ def test_a_stream_that_was_restarted_gives_the_same_answers(tmp_path: Path, memb
         run(recipe, console=Console(file=io.StringIO()), lines=cut_off(), answers=before)
     assert not (tmp_path / "cut" / "answers.parquet").exists()
     assert json.loads((tmp_path / "cut" / "summary.json").read_text()) == {"name": "test", "status": "stopped: KeyboardInterrupt"}
-    summary = run(recipe, resume=True, console=Console(file=io.StringIO()), lines=lines[cut - 3 :], answers=after)  # some come again
+    summary = run(
+        recipe, resume=True, console=Console(file=io.StringIO()), lines=lines[cut - 3 :], answers=after
+    ).as_dict()  # some come again
     assert before.getvalue() + after.getvalue() == unbroken
     assert answers_of(tmp_path / "cut").equals(answers_of(tmp_path / "whole"))
     assert summary["bars"] == 48 and summary["members"]["far"]["states"] == {"warming up": 32, "ok": 16}

@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -23,6 +25,7 @@ from tftq.quant.schedule import QatSchedule
 from tftq.recipe.load import load_recipe
 from tftq.serve.session import feeds, open_session
 from tftq.spec.metadata import read_metadata
+from tftq.spec.summary import Summary
 from tftq.train.build import architecture_of, build_model
 from tftq.train.checkpoint import load_checkpoint, load_model
 
@@ -268,6 +271,10 @@ def test_int8_weights_for_a_gpu_are_those_of_the_integer_model(
     """The stages alone: nothing is trained or built."""
     made: dict[str, torch.nn.Module] = {}
 
+    @dataclass
+    class Models(Summary):
+        models: dict[str, Any]
+
     def record(model: torch.nn.Module, kind: str, *_: object, gpu: str | None, **__: object) -> SimpleNamespace:
         made[kind] = model
         assert gpu is None, "there is none on the CPU"
@@ -275,7 +282,7 @@ def test_int8_weights_for_a_gpu_are_those_of_the_integer_model(
 
     monkeypatch.setattr(tftq.jobs.run, "export_model", record)
     monkeypatch.setattr(tftq.jobs.run, "_train", lambda *_: SimpleNamespace(batch_size=32))
-    monkeypatch.setattr(tftq.jobs.run, "_training_summary", lambda *_: {})
+    monkeypatch.setattr(tftq.jobs.run, "_summary", lambda *_, models, **__: Models(models))
     monkeypatch.setattr(TrainingJob, "memory_summary", lambda *_: {})
     for name in ("write_report", "exported_table"):
         monkeypatch.setattr(tftq.jobs.run, name, lambda *_: "")

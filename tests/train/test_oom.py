@@ -333,7 +333,7 @@ def test_a_resumed_training_goes_on_with_the_size_that_was_found(tmp_path: Path)
     result = second.fit(resume=True)
     assert second.model.training_batches() == [2, 2, 2]
     assert (result.batch_size, result.out_of_memory) == (2, 2)
-    assert result.summary()["batch_size"] == result.summary()["out_of_memory"] == 2
+    assert result.summary().batch_size == result.summary().out_of_memory == 2
     assert_same_result(second, whole)
 
 

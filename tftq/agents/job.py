@@ -1,16 +1,16 @@
 """The run of an agent: from a recipe to a trained policy, quantized, checked and exported, and a report."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tftq.agents.export import ExportedPolicy, export_policy, quantized
 from tftq.agents.plan import buffer_bytes, plan_phases, trained_parameters
 from tftq.agents.policy import Policy
 from tftq.agents.recipe import AgentRecipe
 from tftq.agents.report import evaluation_line, planned_phase_line, policies_table, write_report
-from tftq.agents.rewards import Earnings, Rewards
+from tftq.agents.rewards import Rewards
 from tftq.console import Console
 from tftq.data.load import load_datasets
 from tftq.errors import AgentError, RunFolderError
@@ -18,6 +18,7 @@ from tftq.export.publish import origin
 from tftq.jobs.training import TrainingJob
 from tftq.plan.phases import RunPlan
 from tftq.recipe.load import recipe_hash
+from tftq.spec.summary import AgentSummary
 from tftq.train.device import choose_device, seed_everything
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 EXTRA = ("gymnasium", "stable_baselines3")
 
 
-def run_agent(recipe: AgentRecipe, *, resume: bool = False, console: Console | None = None) -> dict[str, Any]:
+def run_agent(recipe: AgentRecipe, *, resume: bool = False, console: Console | None = None) -> AgentSummary:
     """Do everything an agent's recipe says.
 
     Args:
@@ -57,8 +58,8 @@ def run_agent(recipe: AgentRecipe, *, resume: bool = False, console: Console | N
     return job.train(lambda: _carry_out(job, train), write_report, advice=advice)
 
 
-def _carry_out(job: TrainingJob[AgentRecipe], train: "Callable[..., tuple[Policy, list[Evaluation]]]") -> dict[str, Any]:
-    """Train, export every format, and return the content of summary.json."""
+def _carry_out(job: TrainingJob[AgentRecipe], train: "Callable[..., tuple[Policy, list[Evaluation]]]") -> AgentSummary:
+    """Train, export every format, and summarize."""
     recipe, data = job.recipe, job.data
 
     def report(evaluation: "Evaluation") -> None:
@@ -69,12 +70,24 @@ def _carry_out(job: TrainingJob[AgentRecipe], train: "Callable[..., tuple[Policy
     seconds = time.perf_counter() - began
     rewards = Rewards(data.validation, recipe.agent.cost_ticks, recipe.agent.tick)
     baselines = {name: rewards.held_throughout(position) for name, position in (("buy and hold", 1), ("flat", 0))}
-    summary = _summary(job, evaluations[-1], baselines, seconds)
     exported = _export(job, policy, rewards)
-    summary["memory"] = job.memory_summary(_planned_peak(job))
-    summary["models"] = {kind: made.summary() for kind, made in exported.items()}
+    memory = job.memory_summary(_planned_peak(job))
     job.console.print_table(policies_table(exported, baselines))
-    return summary
+    last = evaluations[-1]
+    return AgentSummary(
+        name=recipe.name,
+        kind=recipe.agent.kind,
+        device=str(job.device),
+        seed=recipe.seed,
+        steps=last.steps,
+        updates=last.updates,
+        steps_per_s=last.steps / seconds,
+        trained_parameters=trained_parameters(recipe.agent, data.train.inputs),
+        val={**asdict(last.val), "baselines": {name: asdict(earnings) for name, earnings in baselines.items()}},
+        notes=data.notes,
+        memory=memory,
+        models={kind: made.summary() for kind, made in exported.items()},
+    )
 
 
 def _trainer() -> "Callable[..., tuple[Policy, list[Evaluation]]]":
@@ -100,23 +113,6 @@ def _announce_plan(job: TrainingJob[AgentRecipe]) -> None:
     job.console.print_line(f"{agent.kind}: {count:,} parameters, {inputs.lookback} bars of {len(inputs.history)} columns")
     for phase in job.plan.phases:
         job.console.print_line(planned_phase_line(phase.title, phase.peak.peak_bytes, job.recipe.memory.budget_mb))
-
-
-def _summary(job: TrainingJob[AgentRecipe], last: "Evaluation", baselines: Mapping[str, Earnings], seconds: float) -> dict[str, Any]:
-    recipe = job.recipe
-    return {
-        "name": recipe.name,
-        "status": "ok",
-        "kind": recipe.agent.kind,
-        "device": str(job.device),
-        "seed": recipe.seed,
-        "steps": last.steps,
-        "updates": last.updates,
-        "steps_per_s": last.steps / seconds,
-        "trained_parameters": trained_parameters(recipe.agent, job.data.train.inputs),
-        "val": {**asdict(last.val), "baselines": {name: asdict(earnings) for name, earnings in baselines.items()}},
-        "notes": job.data.notes,
-    }
 
 
 def _export(job: TrainingJob[AgentRecipe], policy: Policy, rewards: Rewards) -> dict[str, ExportedPolicy]:

@@ -306,8 +306,8 @@ class _Answers:
         metrics = ForecastMetrics(self.levels, np.ones(horizon))
         metrics.add(self.quantiles[whole], outcome[whole])
         found = validation_summary(metrics.result())
-        interval = {"coverage": found["coverage"]} if len(self.levels) > 1 else {}
-        return {"windows": found["windows"], "horizon": horizon, "loss": found["loss"], "q_risk": found["q_risk"], **interval}
+        interval = {"coverage": found.coverage} if len(self.levels) > 1 else {}
+        return {"windows": found.windows, "horizon": horizon, "loss": found.loss, "q_risk": found.q_risk, **interval}
 
 
 def _baselines(anybody: np.ndarray, horizon: int) -> dict[str, _Answers]:

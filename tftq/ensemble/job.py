@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -32,6 +32,7 @@ from tftq.jobs.environment import Device, environment
 from tftq.jobs.folder import RunFolder
 from tftq.jobs.job import Job
 from tftq.serve.resident import resident_bytes
+from tftq.spec.summary import EnsembleSummary, MemberSummary
 
 SAVE_EVERY_OF_FILE, SAVE_EVERY_OF_STREAM = 500, 1  # bars
 
@@ -60,7 +61,7 @@ def run(
     console: Console | None = None,
     lines: Iterable[str] | None = None,
     answers: TextIO | None = None,
-) -> dict[str, Any]:
+) -> EnsembleSummary:
     """Do everything that the recipe of an ensemble says.
 
     Args:
@@ -105,14 +106,15 @@ def run(
         loop = Loop(folder.path, market, ensemble, feed, saved=saved, messages=messages)
     output = (answers or sys.stdout) if streamed else None
     summary = job.record(
-        lambda: _answer_bars(job, loop, ensemble, before, output), lambda path, found: write_report(path) if "backtest" in found else None
+        lambda: _answer_bars(job, loop, ensemble, before, output),
+        lambda path, found: None if found.backtest is None else write_report(path),
     )
     print_summary(job.console, summary)
     return summary
 
 
-def _answer_bars(job: _EnsembleJob, loop: Loop, ensemble: Ensemble, before: int, output: TextIO | None) -> dict[str, Any]:
-    """Answer every bar, judge the answers, and return the content of summary.json.
+def _answer_bars(job: _EnsembleJob, loop: Loop, ensemble: Ensemble, before: int, output: TextIO | None) -> EnsembleSummary:
+    """Answer every bar, judge the answers, and summarize.
 
     Args:
         job: the run.
@@ -130,11 +132,7 @@ def _answer_bars(job: _EnsembleJob, loop: Loop, ensemble: Ensemble, before: int,
         table = loop.log.finish()
     for reason, count in job.feed.counts.items():
         job.messages(f"left out: {count} {reason}")
-    judged = _judge(job, table)
-    summary = _summary(job, ensemble, judged)
-    summary["memory"]["resident_bytes"] = resident
-    summary["left_out_bars"], summary["resumed_after_bars"] = dict(job.feed.counts), loop.resumed_after
-    return summary
+    return _summary(job, loop, ensemble, _judge(job, table), resident)
 
 
 def _judge(job: _EnsembleJob, answers: Path) -> Backtest | None:
@@ -153,36 +151,38 @@ def _judge(job: _EnsembleJob, answers: Path) -> Backtest | None:
         return None
 
 
-def _summary(job: _EnsembleJob, ensemble: Ensemble, judged: Backtest | None) -> dict[str, Any]:
-    """What summary.json holds, except how much the process grew, the bars left out, and those before a restart."""
+def _summary(job: _EnsembleJob, loop: Loop, ensemble: Ensemble, judged: Backtest | None, resident: int) -> EnsembleSummary:
+    """Summarize a run; `resident` is by how many bytes its process grew."""
     recipe, prepared, residency = job.recipe, job.prepared, job.residency
     members = {
-        member.name: {
-            "kind": member.kind,
-            "path": str(member.files[0]),
-            "weight": recipe.members[member.name].weight,
-            "planned_bytes": prepared.planned[member.name],
-            "measured_bytes": residency.loads.grown.get(member.name),
-            "latency_ms": ensemble.latency[member.name].summary(),
-            "states": dict(ensemble.states[member.name]),
-        }
+        member.name: MemberSummary(
+            kind=member.kind,
+            path=str(member.files[0]),
+            weight=recipe.members[member.name].weight,
+            planned_bytes=prepared.planned[member.name],
+            measured_bytes=residency.loads.grown.get(member.name),
+            latency_ms=ensemble.latency[member.name].summary(),
+            states=dict(ensemble.states[member.name]),
+        )
         for member in ensemble.members
     }
-    return {
-        "name": recipe.name,
-        "status": "ok",
-        "rule": recipe.rule.kind,
-        "bars": ensemble.bars,
-        "states": dict(ensemble.states[OWN]),
-        "notes": job.messages.kept,
-        "members": members,
-        "memory": {
+    return EnsembleSummary(
+        name=recipe.name,
+        rule=recipe.rule.kind,
+        bars=ensemble.bars,
+        states=dict(ensemble.states[OWN]),
+        notes=job.messages.kept,
+        members=members,
+        memory={
             "budget_bytes": recipe.memory.budget_mb * MEGA,
             "planned_bytes": sum(prepared.planned.values()),
             "residency": recipe.memory.residency,
             "shared_allocator": recipe.memory.shared,
             **residency.loads.summary(),
+            "resident_bytes": resident,
         },
-        "latency_ms": ensemble.latency[OWN].summary(),
-        **({} if judged is None else {"backtest": judged.summary()}),
-    }
+        latency_ms=ensemble.latency[OWN].summary(),
+        backtest=None if judged is None else judged.summary(),
+        left_out_bars=dict(job.feed.counts),
+        resumed_after_bars=loop.resumed_after,
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from rich.table import Table
 
@@ -12,6 +11,7 @@ from tftq.ensemble.ensemble import OK
 from tftq.ensemble.prepare import Prepared
 from tftq.ensemble.recipe import OWN
 from tftq.ensemble.residency import MEGA
+from tftq.spec.summary import EnsembleSummary
 
 
 def planned_table(prepared: Prepared, budget: int) -> Table:
@@ -32,22 +32,24 @@ def planned_table(prepared: Prepared, budget: int) -> Table:
     return table
 
 
-def print_summary(console: Console, summary: Mapping[str, Any]) -> None:
+def print_summary(console: Console, summary: EnsembleSummary) -> None:
     """Print how the run went, as a table and a line."""
-    table = Table(title=f"{summary['bars']} bars, {summary['latency_ms']['median']:.1f} ms a bar (p99 {summary['latency_ms']['p99']:.1f})")
+    latency, memory = summary.latency_ms, summary.memory
+    table = Table(title=f"{summary.bars} bars, {latency['median']:.1f} ms a bar (p99 {latency['p99']:.1f})")
     for heading in ("member", "answers", "without an answer"):
         table.add_column(heading)
     for heading in ("ms", "MB measured"):
         table.add_column(heading, justify="right")
-    for name, member in summary["members"].items():
-        others = ", ".join(f"{state} {count}" for state, count in member["states"].items() if state != OK)
-        grown = member["measured_bytes"]
-        size = "–" if grown is None else f"{grown / MEGA:.1f}"
-        table.add_row(name, str(member["states"].get(OK, 0)), others, f"{member['latency_ms']['median']:.2f}", size)
-    others = ", ".join(f"{state} {count}" for state, count in summary["states"].items() if state != OK)
-    table.add_row(OWN, str(summary["states"].get(OK, 0)), others, "", f"{summary['memory']['resident_bytes'] / MEGA:.1f}")
+    for name, member in summary.members.items():
+        size = "–" if member.measured_bytes is None else f"{member.measured_bytes / MEGA:.1f}"
+        table.add_row(name, str(member.states.get(OK, 0)), _without_answer(member.states), f"{member.latency_ms['median']:.2f}", size)
+    resident = f"{memory['resident_bytes'] / MEGA:.1f}"
+    table.add_row(OWN, str(summary.states.get(OK, 0)), _without_answer(summary.states), "", resident)
     console.print_table(table)
-    memory = summary["memory"]
     if memory["evictions"]:
         loads, seconds = sum(memory["loads"].values()), memory["load_seconds"]
         console.print_line(f"{loads} loads in {seconds:.1f} s, {memory['evictions']} of them in place of another member")
+
+
+def _without_answer(states: Mapping[str, int]) -> str:
+    return ", ".join(f"{state} {count}" for state, count in states.items() if state != OK)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tftq.spec.summary import ValidationSummary
+
 
 def pinball(forecast: np.ndarray, target: np.ndarray, quantiles: Sequence[float]) -> np.ndarray:
     """Compute the pinball loss of every forecast quantile in float64 (paper, equation 25).
@@ -103,13 +105,13 @@ class ForecastMetrics:
         )
 
 
-def validation_summary(validation: Validation) -> dict[str, object]:
-    """Format metrics as they stand in summary.json: quantiles as text."""
-    return {
-        "windows": validation.windows,
-        "loss": validation.loss,
-        "q_risk": {str(quantile): risk for quantile, risk in validation.q_risk.items()},
-        "q_risk_by_step": {str(quantile): steps for quantile, steps in validation.q_risk_by_step.items()},
-        "coverage": validation.coverage,
-        "crossing_rate": validation.crossing_rate,
-    }
+def validation_summary(validation: Validation) -> ValidationSummary:
+    """Give metrics the form that they have in summary.json: quantiles as text."""
+    return ValidationSummary(
+        windows=validation.windows,
+        loss=validation.loss,
+        q_risk={str(quantile): risk for quantile, risk in validation.q_risk.items()},
+        q_risk_by_step={str(quantile): steps for quantile, steps in validation.q_risk_by_step.items()},
+        coverage=validation.coverage,
+        crossing_rate=validation.crossing_rate,
+    )

@@ -41,7 +41,10 @@ class Exported(Proven):
     @property
     def found(self) -> dict[str, object]:
         """How good its forecasts are."""
-        return {**validation_summary(self.quality), **({} if self.test is None else {"test": validation_summary(self.test)})}
+        return {
+            **validation_summary(self.quality).as_dict(),
+            **({} if self.test is None else {"test": validation_summary(self.test).as_dict()}),
+        }
 
 
 def export_model(

@@ -1,15 +1,17 @@
 """What every job does around its work: announce it, keep the status in its folder, and write the summary and the report."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from tftq.console import Console
 from tftq.jobs.folder import RunFolder
 from tftq.recipe.schema import JobRecipe
+from tftq.spec.summary import Summary
 
 R = TypeVar("R", bound=JobRecipe)
+S = TypeVar("S", bound=Summary)
 
 
 @dataclass(frozen=True)
@@ -33,20 +35,20 @@ class Job(Generic[R]):
 
     def record(
         self,
-        work: Callable[[], dict[str, Any]],
-        write_report: Callable[[Path, Mapping[str, Any]], Path | None],
+        work: Callable[[], S],
+        write_report: Callable[[Path, S], Path | None],
         *,
         seed: int | None = None,
-    ) -> dict[str, Any]:
+    ) -> S:
         """Do the work, and write summary.json and the report; a run that is stopped or fails leaves its status.
 
         Args:
-            work: returns the content of summary.json.
+            work: returns the summary.
             write_report: writes the report, from the run's folder and its summary, and returns its path; None where there is none.
             seed: of the random generators, for the summary of a run that is under way, stopped or failed.
 
         Returns:
-            What summary.json holds.
+            The summary.
 
         Raises:
             RunFolderError: another process writes to the folder.
@@ -54,7 +56,7 @@ class Job(Generic[R]):
         about = {"name": self.recipe.name} if seed is None else {"name": self.recipe.name, "seed": seed}
         with self.folder.recording(**about):
             summary = work()
-            self.folder.write_json("summary.json", summary)
+            self.folder.write_json("summary.json", summary.as_dict())
             report = write_report(self.folder.path, summary)
         if report is not None:
             self.console.print_line(f"report: {report}")

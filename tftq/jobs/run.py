@@ -1,8 +1,9 @@
 """The main job: from a recipe to trained, quantized, checked ONNX models and a report of what they cost."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tftq.jobs.training import TrainingJob
 from tftq.model.forecaster import Forecaster
 from tftq.model.pruning import prune
 from tftq.model.size import parameter_count
-from tftq.model.tabulate import tabulate
+from tftq.model.tabulate import TOLERANCE, TabulatedVariable, tabulate
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.plan.export import WINDOWS
 from tftq.plan.phases import RunPlan, plan_phases
@@ -35,12 +36,11 @@ from tftq.report.console import (
     exported_table,
     planned_line,
     pruned_line,
-    pruned_summary,
     tables_line,
-    tables_summary,
     validation_line,
 )
 from tftq.report.forecaster import write_report
+from tftq.spec.summary import FineTuningSummary, ForecasterSummary, TablesSummary, ValidationWindows
 from tftq.train.build import architecture_of, build_model
 from tftq.train.device import choose_device, gpu_uuid, seed_everything
 from tftq.train.qat import qat_schedule
@@ -64,7 +64,7 @@ class ForecasterJob(TrainingJob[Recipe]):
     resumed: bool
 
 
-def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None) -> dict[str, Any]:
+def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None) -> ForecasterSummary:
     """Do everything a recipe says.
 
     Args:
@@ -95,25 +95,24 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
     return job.train(lambda: _stages(job, phases), write_report, advice=advice)
 
 
-def _stages(job: ForecasterJob, phases: QatSchedule | None) -> dict[str, Any]:
+def _stages(job: ForecasterJob, phases: QatSchedule | None) -> ForecasterSummary:
     """Train; prune and tabulate a TFT; calibrate, train quantized; and export after each stage that makes a format."""
-    recipe = job.recipe
+    recipe, whole = job.recipe, job
     exported: dict[Format, Exported] = {}
-    summary = _head(job)
+    pruned = tables = sensitivity = qat = None
 
     model = build_model(recipe.model, job.data)
     training = _train(job, model)
-    summary |= _training_summary(job, training)
     if recipe.quant.prune is not None:
         assert isinstance(model, TemporalFusionTransformer)
         model, weights = prune(model.eval(), recipe.quant.prune.keep, partial(_rows_once, job, training.batch_size))
         job = replace(job, data=job.data.without(model.inputs.left_out))
         tuned = _fine_tune(job, model, "prune", "pruned and trained on")
-        summary["prune"] = _fine_tuning_summary(job, "prune", tuned) | pruned_summary(weights, recipe.quant.prune.keep)
-        job.console.print_line(pruned_line(summary))
+        pruned = _pruning_summary(job, tuned, weights, recipe.quant.prune.keep)
+        job.console.print_line(pruned_line(training.validation.loss, pruned))
     if isinstance(model, TemporalFusionTransformer):
         model, curves = tabulate(model.cpu())  # QAT trains the tables; the curves they came from need not stay in memory
-        summary["tables"] = tables_summary(curves)
+        tables = _tables_summary(curves)
         job.console.print_line(tables_line(curves))
     for kind in recipe.formats:
         if kind in ("fp32", "fp16"):
@@ -122,13 +121,12 @@ def _stages(job: ForecasterJob, phases: QatSchedule | None) -> dict[str, Any]:
     if recipe.quant.method != "none":
         quantizing = Quantizing(recipe.quant, model, job.data.train, job.device, training.batch_size)
         prepared, sensitivity = quantizing.quantize(job.folder, job.console)
-        if sensitivity is not None:
-            summary["quant"] = sensitivity.as_dict()
         calibrated, trained = INTEGER_FORMATS[recipe.quant.weights]
         if calibrated in recipe.formats:
             exported[calibrated] = _export(job, prepared, calibrated)
         if phases is not None:
-            summary["qat"] = _fine_tuning_summary(job, "qat", _train_quantized(job, prepared, phases))
+            tuned = _train_quantized(job, prepared, phases)
+            qat = FineTuningSummary(training=tuned.summary(), planned_peak_bytes=_planned_peak(job, "qat"))
             exported[trained] = _export(job, prepared, trained)
 
     if "fp16_int8" in recipe.formats:
@@ -140,38 +138,56 @@ def _stages(job: ForecasterJob, phases: QatSchedule | None) -> dict[str, Any]:
 
     if recipe.export.publish:
         job.publish(exported)
-    planned = max(job.planner.peak_bytes(recipe, plan) for plan in job.plans.values())
-    summary["memory"] = job.memory_summary(planned)
-    summary["models"] = {kind: made.summary() for kind, made in exported.items()}
+    memory = job.memory_summary(max(_planned_peak(job, stage) for stage in job.plans))
     job.console.print_table(exported_table(exported, naive_q_risk(job.data.validation)))
-    return summary
+    quant = None if sensitivity is None else sensitivity.as_dict()
+    models = {kind: made.summary() for kind, made in exported.items()}
+    return _summary(whole, training, prune=pruned, tables=tables, quant=quant, qat=qat, memory=memory, models=models)
 
 
-def _head(job: ForecasterJob) -> dict[str, Any]:
-    return {
-        "name": job.recipe.name,
-        "status": "ok",
-        "device": str(job.device),
-        "seed": job.recipe.seed,
-        "target": job.data.validation.target_unit,
-        "validation_windows": {  # by which runs can be compared
-            "count": len(job.data.validation),
-            "targets": job.data.validation.target_fingerprint(),
-            "loss_scale": job.data.target_scaling.scale.tolist(),
-        },
-        "notes": job.data.notes,
-    }
+def _summary(job: ForecasterJob, training: Training, **stages: Any) -> ForecasterSummary:
+    """Summarize a run, before anything was pruned from its data; `stages` are the fields of what followed training."""
+    validation, summary = job.data.validation, training.summary()
+    baseline = replace(summary.val, baseline_q_risk={"0.5": naive_q_risk(validation)})
+    return ForecasterSummary(
+        name=job.recipe.name,
+        device=str(job.device),
+        seed=job.recipe.seed,
+        target=validation.target_unit,
+        validation_windows=ValidationWindows(
+            count=len(validation), targets=validation.target_fingerprint(), loss_scale=job.data.target_scaling.scale.tolist()
+        ),
+        notes=job.data.notes,
+        training=replace(summary, val=baseline),
+        **stages,
+    )
 
 
-def _training_summary(job: ForecasterJob, training: Training) -> dict[str, Any]:
-    """What summary.json says of training, beside the naive forecast."""
-    summary = training.summary()
-    return {**summary, "val": {**summary["val"], "baseline_q_risk": {"0.5": naive_q_risk(job.data.validation)}}}
+def _pruning_summary(job: ForecasterJob, tuned: Training, weights: Mapping[str, float], keep: int) -> FineTuningSummary:
+    """Summarize pruning.
+
+    Args:
+        job: the run.
+        tuned: what training did afterwards.
+        weights: mean selection weight of every variable, the heaviest first.
+        keep: how many of them were kept.
+    """
+    kept, dropped = dict(islice(weights.items(), keep)), dict(islice(weights.items(), keep, None))
+    return FineTuningSummary(training=tuned.summary(), planned_peak_bytes=_planned_peak(job, "prune"), kept=kept, dropped=dropped)
 
 
-def _fine_tuning_summary(job: ForecasterJob, stage: str, training: Training) -> dict[str, Any]:
-    """What summary.json says of a later stage of training."""
-    return {**training.summary(), "planned_peak_bytes": job.planner.peak_bytes(job.recipe, job.plans[stage])}
+def _tables_summary(curves: Sequence[TabulatedVariable]) -> TablesSummary:
+    return TablesSummary(
+        variables=len(curves),
+        knots=sum(curve.knots for curve in curves),
+        worst_curve_error=max(curve.error for curve in curves),
+        above_tolerance=[curve.name for curve in curves if curve.error > TOLERANCE],
+    )
+
+
+def _planned_peak(job: ForecasterJob, stage: str) -> int:
+    """The planned peak of a stage, in bytes."""
+    return job.planner.peak_bytes(job.recipe, job.plans[stage])
 
 
 def _train(job: ForecasterJob, model: Forecaster) -> Training:

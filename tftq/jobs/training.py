@@ -18,9 +18,11 @@ from tftq.memory.watch import MemoryWatch
 from tftq.plan.phases import RunPlan
 from tftq.recipe.schema import RunRecipe
 from tftq.report.console import ledger_table, memory_line
+from tftq.spec.summary import MemorySummary, Summary
 from tftq.train.oom import explain_out_of_memory
 
 R = TypeVar("R", bound=RunRecipe)
+S = TypeVar("S", bound=Summary)
 
 
 @dataclass(frozen=True)
@@ -69,16 +71,16 @@ class TrainingJob(Job[R]):
             job.console.print_line(f"  {note}")
         return job
 
-    def train(self, work: Callable[[], dict[str, Any]], write_report: Callable[[Path], Path], *, advice: str) -> dict[str, Any]:
+    def train(self, work: Callable[[], S], write_report: Callable[[Path], Path], *, advice: str) -> S:
         """As `record`, with advice where memory runs out and the work cannot be done again in smaller parts."""
 
-        def advised() -> dict[str, Any]:
+        def advised() -> S:
             with explain_out_of_memory(advice):
                 return work()
 
         return self.record(advised, lambda folder, _: write_report(folder), seed=self.recipe.seed)
 
-    def memory_summary(self, planned: int) -> dict[str, Any]:
+    def memory_summary(self, planned: int) -> MemorySummary:
         """Print what the run held and when, and return it for summary.json.
 
         Args:
@@ -89,12 +91,12 @@ class TrainingJob(Job[R]):
         for stage, ledger in stages.items():
             self.console.print_table(ledger_table(stage, ledger))
         self.console.print_line(memory_line(self.watch.timeline, planned))
-        return {
+        return MemorySummary(
             **self.watch.timeline.summary(),
-            "planned_peak_bytes": planned,
-            "components": stack_at_peak(records),
-            "ledger": {stage: ledger.as_dict() for stage, ledger in stages.items()},
-        }
+            planned_peak_bytes=planned,
+            components=stack_at_peak(records),
+            ledger={stage: ledger.as_dict() for stage, ledger in stages.items()},
+        )
 
     def publish(self, exported: Mapping[Any, Proven]) -> None:
         """Copy exported models to where ensembles load them from."""

@@ -17,6 +17,7 @@ from tftq.quant.sensitivity import Sensitivity
 from tftq.recipe.schema import Format
 from tftq.report.page import mebibytes, megabytes, number
 from tftq.spec.quantiles import quantile_name
+from tftq.spec.summary import FineTuningSummary
 from tftq.train.state import Training
 
 PRINTED_LAYERS = 10  # those that lose most; the report shows all of them
@@ -57,21 +58,16 @@ def validation_line(what: str, training: Training, naive: float) -> str:
     )
 
 
-def pruned_summary(weights: Mapping[str, float], keep: int) -> dict[str, dict[str, float]]:
-    """Split the mean selection weights of variables into those that pruning kept and those that it dropped, for summary.json.
+def pruned_line(before: float, pruned: FineTuningSummary) -> str:
+    """Describe what pruning kept and what it cost.
 
     Args:
-        weights: of every variable, the heaviest first.
-        keep: the count of kept variables.
+        before: the loss of the model that was pruned.
+        pruned: the stage, with its variables.
     """
-    return {"kept": dict(islice(weights.items(), keep)), "dropped": dict(islice(weights.items(), keep, None))}
-
-
-def pruned_line(summary: Mapping[str, Any]) -> str:
-    """Describe what pruning kept and what it cost, from summary.json."""
-    pruned = summary["prune"]
-    kept, count = pruned["kept"], len(pruned["kept"]) + len(pruned["dropped"])
-    losses = f"{summary['val']['loss']:.5f} before, {pruned['start_loss']:.5f} right after, {pruned['val']['loss']:.5f} trained on"
+    assert pruned.kept is not None and pruned.dropped is not None
+    kept, count = pruned.kept, len(pruned.kept) + len(pruned.dropped)
+    losses = f"{before:.5f} before, {pruned.training.start_loss:.5f} right after, {pruned.training.val.loss:.5f} trained on"
     heaviest = ", ".join(islice(kept, PRINTED_VARIABLES)) + (", …" if len(kept) > PRINTED_VARIABLES else "")
     share = f"with {sum(kept.values()):.1%} of the selection weight ({heaviest})"
     return f"pruned: {len(kept)} of {count} history variables kept, {share}; quantile loss {losses}"
@@ -85,16 +81,6 @@ def tables_line(curves: Sequence[TabulatedVariable]) -> str:
     line = f"tables: {knots} knots of {len(curves)} variables, {distance}"
     far = [f"{curve.name} {curve.error:.2g}" for curve in curves if curve.error > TOLERANCE]
     return line if not far else f"{line}; warning: above the tolerance of {TOLERANCE} with {KNOT_COUNTS[-1]} knots: {', '.join(far)}"
-
-
-def tables_summary(curves: Sequence[TabulatedVariable]) -> dict[str, object]:
-    """Summarize the knots of all curves for summary.json."""
-    return {
-        "variables": len(curves),
-        "knots": sum(curve.knots for curve in curves),
-        "worst_curve_error": max(curve.error for curve in curves),
-        "above_tolerance": [curve.name for curve in curves if curve.error > TOLERANCE],
-    }
 
 
 def sensitivity_table(sensitivity: Sensitivity) -> Table:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from tftq.evaluate.metrics import Validation, validation_summary
+from tftq.spec.summary import TrainingSummary
 
 
 @dataclass(frozen=True)
@@ -31,18 +32,18 @@ class Training:
     out_of_memory: int
     start_loss: float | None = None
 
-    def summary(self) -> dict[str, Any]:
-        """What summary.json says of it."""
-        return {
-            "updates": self.updates,
-            "skipped_updates": self.skipped,
-            "best_epoch": self.best_epoch,
-            "samples_per_s": self.samples_per_s,
-            "batch_size": self.batch_size,
-            "out_of_memory": self.out_of_memory,
-            **({} if self.start_loss is None else {"start_loss": self.start_loss}),
-            "val": validation_summary(self.validation),
-        }
+    def summary(self) -> TrainingSummary:
+        """Give it the form that it has in summary.json."""
+        return TrainingSummary(
+            updates=self.updates,
+            skipped_updates=self.skipped,
+            best_epoch=self.best_epoch,
+            samples_per_s=self.samples_per_s,
+            batch_size=self.batch_size,
+            out_of_memory=self.out_of_memory,
+            start_loss=self.start_loss,
+            val=validation_summary(self.validation),
+        )
 
 
 @dataclass

@@ -34,7 +34,7 @@ def execute(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             parser.error("--json: standard output carries the answers; the summary is in summary.json of the run's folder")
         summary = run(recipe, resume=chosen.resume, console=Console(quiet=True) if chosen.json else None)
         if chosen.json:
-            print(json.dumps(summary, indent=1, allow_nan=False))
+            print(json.dumps(summary.as_dict(), indent=1, allow_nan=False))
         return 0
 
     return exit_status(command, advice=": go on with --resume and out= the run's folder")
