@@ -26,7 +26,7 @@ from torch import Tensor
 
 from tftq.data.columns import Batch, Column, Inputs
 from tftq.data.scaling import ColumnScaling, Scaling, TargetScaling
-from tftq.export.graph import build_graph
+from tftq.export.graph import build_forecaster
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import Architecture, Form, TemporalFusionTransformer
 from tftq.quant.calibration import calibrate
@@ -102,17 +102,17 @@ def graphs(sizes: dict[str, int]) -> Iterator[tuple[str, bytes]]:
             print("neuralforecast: left out, it is not installed (pip install 'tftq[peers]')", file=sys.stderr)
         else:
             yield "neuralforecast, FP32", neuralforecast_graph(model(sizes, "knots").inputs)
-    yield "paper, FP32", build_graph(model(sizes, "paper"), "fp32", TARGET)
-    yield "folded, FP32", build_graph(model(sizes, "folded"), "fp32", TARGET)
+    yield "paper, FP32", build_forecaster(model(sizes, "paper"), "fp32", TARGET)
+    yield "folded, FP32", build_forecaster(model(sizes, "folded"), "fp32", TARGET)
     table, _ = tabulate(model(sizes, "knots"))
-    yield "table, FP32", build_graph(table, "fp32", TARGET)
+    yield "table, FP32", build_forecaster(table, "fp32", TARGET)
     inputs = {name: torch.randn(shape) for name, shape in table.inputs.shapes(32).items()}
     batch = Batch(inputs["history"], inputs["future"], inputs.get("static"), torch.zeros(32, 10))
     for weights, lstm in QUANTIZED:
         format: Format = "int4_ptq" if weights == "int4" else "int8_ptq"
         prepared = prepared_copy(table, lstm=lstm, weights=weights)
         calibrate(prepared, [batch])
-        yield f"table, {weights.upper()}, LSTM {LSTMS[lstm]}", build_graph(prepared.eval(), format, TARGET)
+        yield f"table, {weights.upper()}, LSTM {LSTMS[lstm]}", build_forecaster(prepared.eval(), format, TARGET)
 
 
 def median_cost(path: Path, batch: int, processes: int) -> dict[str, float]:

@@ -16,7 +16,7 @@ from typing import Any
 from common import write_result
 
 from tftq.data.load import load_datasets
-from tftq.export.graph import build_graph
+from tftq.export.graph import build_forecaster
 from tftq.jobs.run import run
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.recipe.load import load_recipe
@@ -30,7 +30,7 @@ def paper_row(recipe: Any, folder: Path) -> dict[str, Any]:
     architecture = replace(architecture_of(recipe.model), form="paper")
     model = TemporalFusionTransformer(data.train.inputs, data.scaling, data.target_scaling, architecture).eval()
     path = folder / "paper.onnx"
-    path.write_bytes(build_graph(model, "fp32", data.train.target_unit))
+    path.write_bytes(build_forecaster(model, "fp32", data.train.target_unit))
     cost = measure(path, threads=2).cost
     return {
         "model": "paper form, FP32, untrained",

@@ -6,13 +6,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tftq.agents.export import build_graph as build_policy
-from tftq.agents.export import quantized
+from tftq.agents.export import build_policy, quantized
 from tftq.agents.policy import Policy, layer_sizes
 from tftq.agents.recipe import AgentRecipe
 from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets
-from tftq.export.graph import build_graph
+from tftq.export.graph import build_forecaster
 from tftq.export.pair_graph import build_pair
 from tftq.export.publish import origin
 from tftq.model.tabulate import tabulate
@@ -67,16 +66,16 @@ def _forecaster(recipe: Recipe, data: Datasets, source: Origin, gpu: bool) -> It
     model, target = build_model(recipe.model, data).eval(), data.train.target_unit
     if isinstance(model, TemporalFusionTransformer):
         model, _ = tabulate(model)
-    yield "fp32.onnx", build_graph(model, "fp32", target, source)
+    yield "fp32.onnx", build_forecaster(model, "fp32", target, source)
     if gpu:
-        yield "fp16.onnx", build_graph(model, "fp16", target, source)
+        yield "fp16.onnx", build_forecaster(model, "fp16", target, source)
     prepared = prepared_copy(model, lstm=recipe.quant.lstm)
     calibrate(prepared, [data.train.batch(range(CALIBRATION_WINDOWS))])
     prepared.eval()
     if gpu:
-        yield "fp16_int8.onnx", build_graph(prepared, "fp16_int8", target, source)
+        yield "fp16_int8.onnx", build_forecaster(prepared, "fp16_int8", target, source)
         return
-    yield "int8_ptq.onnx", build_graph(prepared, "int8_ptq", target, source)
+    yield "int8_ptq.onnx", build_forecaster(prepared, "int8_ptq", target, source)
     if isinstance(prepared, TemporalFusionTransformer):
         yield from build_pair(prepared, "int8_ptq", target, source).items()
 

@@ -22,7 +22,7 @@ from common import write_result
 from inference import SIZES, TARGET, model
 
 from tftq.data.columns import Batch
-from tftq.export.graph import build_graph
+from tftq.export.graph import build_forecaster
 from tftq.export.pair_graph import build_pair
 from tftq.model.tabulate import tabulate
 from tftq.quant.calibration import calibrate
@@ -70,7 +70,7 @@ def main() -> None:
     prepared = prepared_copy(table, lstm=arguments.lstm)
     calibrate(prepared, [Batch(inputs["history"], inputs["future"], inputs.get("static"), torch.zeros(32, 10))])
     prepared.eval()
-    files = {"one_piece.onnx": build_graph(prepared, "int8_ptq", TARGET), **build_pair(prepared, "int8_ptq", TARGET)}
+    files = {"one_piece.onnx": build_forecaster(prepared, "int8_ptq", TARGET), **build_pair(prepared, "int8_ptq", TARGET)}
 
     lookback = table.inputs.lookback
     bars = torch.randn(lookback + arguments.bars, len(table.inputs.history)).numpy()

@@ -14,7 +14,7 @@ from tests.quant.small import calibrated, small_table
 from tests.runs import keep_operators_of_the_exporter
 from tftq.data.columns import Column, Inputs
 from tftq.data.scaling import Scaling, TargetScaling
-from tftq.export.graph import build_graph
+from tftq.export.graph import build_forecaster
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import Architecture, TemporalFusionTransformer
 from tftq.quant.weights import with_rounded_weights
@@ -93,7 +93,7 @@ def make_exports(folder: Path) -> Make:
         kind, model_of = models[name]
         model = model_of().eval()
         path = folder / f"{name}.onnx"
-        path.write_bytes(build_graph(model, kind, "points", ORIGIN))
+        path.write_bytes(build_forecaster(model, kind, "points", ORIGIN))
         return Made(path, with_rounded_weights(model) if kind == "fp16_int8" else model, kind)
 
     return made

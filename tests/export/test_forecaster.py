@@ -31,7 +31,7 @@ CPU = Precision("fp32", torch.device("cpu"))
 
 def exported(folder: Path, monkeypatch: pytest.MonkeyPatch, source: Path) -> Exported:
     """As `export_model` of a stub, with the bytes of a file in place of those it would build."""
-    monkeypatch.setattr(module, "build_graph", lambda *_, **__: source.read_bytes())
+    monkeypatch.setattr(module, "build_forecaster", lambda *_, **__: source.read_bytes())
     windows = SmallWindows(stub_batch(40))
     return export_model(Stub(), "fp32", folder, windows, None, batch_size=16, origin=ORIGIN)  # type: ignore[arg-type]
 
@@ -45,7 +45,7 @@ def test_an_export_leaves_a_file_and_what_was_proven_of_it(tmp_path: Path, make:
         seen.extend(described)
         return made.path.read_bytes()
 
-    monkeypatch.setattr(module, "build_graph", build)
+    monkeypatch.setattr(module, "build_forecaster", build)
     test = SmallWindows(small_batch(made.model.inputs, 10, seed=10))
     result = export_model(
         made.model,
@@ -90,7 +90,7 @@ def test_what_is_for_a_gpu_is_built_in_half(tmp_path: Path, make: Make, monkeypa
         held.append(model)
         return prove_forecaster(part, model, *others, **options)
 
-    monkeypatch.setattr(module, "build_graph", build)
+    monkeypatch.setattr(module, "build_forecaster", build)
     monkeypatch.setattr(module, "prove_forecaster", proves)
     windows = SmallWindows(small_batch(made.model.inputs, 40))
     result = export_model(model, kind, tmp_path, windows, None, batch_size=16, origin=ORIGIN)  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ def test_the_gate_gets_windows_of_the_whole_time(tmp_path: Path, monkeypatch: py
         raise GateError("seen enough")
 
     monkeypatch.setattr(module, "prove_forecaster", refuse)
-    monkeypatch.setattr(module, "build_graph", lambda *_, **__: b"")
+    monkeypatch.setattr(module, "build_forecaster", lambda *_, **__: b"")
     with pytest.raises(GateError, match="seen enough"):
         export_model(Stub(), "fp32", tmp_path, SmallWindows(windows), None, batch_size=16, origin=ORIGIN)  # type: ignore[arg-type]
     assert got[:4] == chosen and got[-1] == count - 1 and len(got) == min(count, 32)

@@ -23,7 +23,7 @@ from tftq.errors import QuantizationError
 from tftq.export import tracing
 from tftq.export.forecaster import run_file
 from tftq.export.gate import EXACT, HALF, STEP
-from tftq.export.graph import build_graph
+from tftq.export.graph import build_forecaster
 from tftq.io import installed
 from tftq.model.size import parameter_count
 from tftq.model.tabulate import tabulate
@@ -150,9 +150,9 @@ def test_batch_mates_do_not_matter(make: Make) -> None:
 
 def test_exporting_twice_gives_the_same_bytes(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make("folded int8")
-    monkeypatch.setattr(tracing, "_traced", {})  # so that it is traced twice as well
+    monkeypatch.setattr(tracing, "_graphs", {})  # so that it is traced twice as well
     before = {name: value.clone() for name, value in made.model.state_dict().items()}
-    assert build_graph(made.model, made.kind, "points", ORIGIN) == made.path.read_bytes()
+    assert build_forecaster(made.model, made.kind, "points", ORIGIN) == made.path.read_bytes()
     assert all(torch.equal(value, before[name]) for name, value in made.model.state_dict().items())
 
 
@@ -310,7 +310,7 @@ def test_layers_of_equal_weights_are_layers_of_their_own(weights: WeightStorage,
         table.decoder.weight_ih_l0.copy_(2 * table.encoder.weight_ih_l0)
     model = calibrated(table, lstm, weights=weights)
     path = tmp_path / "equal.onnx"
-    path.write_bytes(build_graph(model, "int8_ptq", "points", ORIGIN))
+    path.write_bytes(build_forecaster(model, "int8_ptq", "points", ORIGIN))
     windows = small_batch(model.inputs, 7)
     with torch.no_grad():
         assert_equal_but_for_ties(run_file(path, windows), model(*windows.inputs).numpy())
@@ -318,7 +318,7 @@ def test_layers_of_equal_weights_are_layers_of_their_own(weights: WeightStorage,
 
 def test_an_uncalibrated_model_is_not_exported() -> None:
     with pytest.raises(QuantizationError, match="never observed"):
-        build_graph(prepared_copy(small_table(), lstm="fp32"), "int8_ptq", "points")
+        build_forecaster(prepared_copy(small_table(), lstm="fp32"), "int8_ptq", "points")
 
 
 def test_an_int8_file_is_small_beside_the_fp32_one(make: Make) -> None:

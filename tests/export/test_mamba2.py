@@ -13,7 +13,7 @@ from tests.model.small import small_mamba2
 from tests.quant.small import calibrated, part, small_batch
 from tftq.export import prove as prover
 from tftq.export.forecaster import prove_forecaster, run_file
-from tftq.export.graph import build_graph
+from tftq.export.graph import build_forecaster
 from tftq.model.mamba2 import Mamba2
 from tftq.quant.sensitivity import measure_sensitivity
 from tftq.quant.weights import with_rounded_weights
@@ -42,7 +42,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
         kind, model_of = models[name]
         model = model_of().eval()
         path = folder / f"{name}.onnx"
-        path.write_bytes(build_graph(model, kind, "points", ORIGIN))
+        path.write_bytes(build_forecaster(model, kind, "points", ORIGIN))
         return Made(path, with_rounded_weights(model) if kind == "fp16_int8" else model, kind)
 
     return made

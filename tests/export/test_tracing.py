@@ -27,14 +27,14 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
     """The networks that the exporter is given; it has seen none before."""
     given: list[nn.Module] = []
     export = torch.onnx.export
-    monkeypatch.setattr(tracing, "_traced", {})
+    monkeypatch.setattr(tracing, "_graphs", {})
     monkeypatch.setattr(torch.onnx, "export", lambda network, *args, **options: given.append(network) or export(network, *args, **options))
     return given
 
 
 def assert_computes_the_same(network: nn.Module, columns: int = 3) -> None:
     x = torch.rand(5, columns)
-    graph = tracing.traced(network.eval(), {"x": (2, columns)}, ("y",)).SerializeToString()
+    graph = tracing.trace(network.eval(), {"x": (2, columns)}, ("y",)).SerializeToString()
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
     torch.testing.assert_close(torch.from_numpy(session.run(["y"], {"x": x.numpy()})[0]), network(x).detach())
 
@@ -72,6 +72,6 @@ def test_a_network_that_differs_in_anything_else_is_traced_anew(traces: list[nn.
 def test_other_inputs_are_traced_anew(traces: list[nn.Module]) -> None:
     network = nn.Flatten(0)
     for columns in (3, 4):
-        tracing.traced(network, {"input": (2, columns)}, ("y",))
-    tracing.traced(network, {"input": (2, 4)}, ("z",))
+        tracing.trace(network, {"input": (2, columns)}, ("y",))
+    tracing.trace(network, {"input": (2, 4)}, ("z",))
     assert len(traces) == 3

@@ -19,7 +19,7 @@ from tests.model.recurrence import operands, recurrence
 from tests.model.small import example, small_mamba2, small_model
 from tftq.data.columns import Batch
 from tftq.evaluate.loss import quantile_loss
-from tftq.export.graph import build_graph
+from tftq.export.graph import build_forecaster
 from tftq.memory.watch import MemoryWatch
 from tftq.model.curves import FoldedCurves, KnotCurves
 from tftq.model.folding import fold
@@ -289,7 +289,7 @@ def _batch(device: torch.device) -> Batch:
 def _distance_of_export(model: Forecaster, device: torch.device) -> float:
     inputs = _example(device)
     expected = model.eval()(*inputs)
-    session = onnxruntime.InferenceSession(build_graph(model, "fp32", "points"), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(build_forecaster(model, "fp32", "points"), providers=["CPUExecutionProvider"])
     found = session.run(["forecast"], feeds(session, [tensor.cpu() for tensor in inputs]))[0]
     return _distance(torch.from_numpy(found), expected.cpu())
 

@@ -12,7 +12,7 @@ from tests.gpu.reference import RandomWindows, Size
 from tftq.errors import ProviderError
 from tftq.export.census import integer_shares, stored_weights
 from tftq.export.gate import HALF
-from tftq.export.graph import build_graph
+from tftq.export.graph import build_forecaster
 from tftq.model.tabulate import tabulate
 from tftq.quant.calibration import calibrate
 from tftq.quant.prepare import LstmStorage, prepared_copy
@@ -58,7 +58,7 @@ def runtime_row(size: Size, kind: Format, lstm: LstmStorage, device: torch.devic
 
     with tempfile.TemporaryDirectory() as folder:
         path, optimised = Path(folder) / "model.onnx", Path(folder) / "optimised.onnx"
-        path.write_bytes(build_graph(model, kind, "points"))
+        path.write_bytes(build_forecaster(model, kind, "points"))
         row: dict[str, Any] = {"format": kind, "lstm": lstm, "file_bytes": path.stat().st_size}
         try:
             session = open_session(path, cuda=True)

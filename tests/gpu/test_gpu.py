@@ -108,7 +108,7 @@ def test_only_shapes_may_be_computed_elsewhere(nodes: dict[str, dict[str, int]],
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device answers")
 def test_without_a_cuda_provider_the_reason_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.gpu.runtime.build_graph", lambda *_, **__: identity().SerializeToString())
+    monkeypatch.setattr("tests.gpu.runtime.build_forecaster", lambda *_, **__: identity().SerializeToString())
     row = runtime_row(SMALL, "fp16_int8", "int8", CPU)
     assert set(row) == {"format", "lstm", "file_bytes", "skipped"} and "CUDA provider" in row["skipped"]
 

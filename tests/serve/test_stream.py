@@ -22,7 +22,7 @@ from tftq.data.windows import Datasets
 from tftq.errors import GateError, NonFiniteError, StreamError
 from tftq.export import pair as stream_export
 from tftq.export.census import layer_of
-from tftq.export.graph import build_graph
+from tftq.export.graph import build_forecaster
 from tftq.export.pair import ExportedPair, export_pair, forecaster
 from tftq.export.pair_graph import ForecastNetwork, StepNetwork, build_pair
 from tftq.export.publish import publish
@@ -67,7 +67,7 @@ def bars_pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     table, _ = tabulate(TemporalFusionTransformer(data.train.inputs, data.scaling, data.target_scaling, architecture))
     model = prepared_copy(table, lstm="int8")
     calibrate(model, [data.train.batch(range(0, 600, 20))])
-    (folder / "int8_ptq.onnx").write_bytes(build_graph(model.eval(), "int8_ptq", "log return", ORIGIN))
+    (folder / "int8_ptq.onnx").write_bytes(build_forecaster(model.eval(), "int8_ptq", "log return", ORIGIN))
     exported = export_pair(model, "int8_ptq", folder / "int8_ptq.onnx", data.validation, data.test, batch_size=16, origin=ORIGIN)
     return Pair(folder, model, data, exported)
 
@@ -216,7 +216,7 @@ def test_a_pair_of_windows_of_one_bar(tmp_path: Path) -> None:
     like = small_model(static=False)
     model = TemporalFusionTransformer(replace(like.inputs, lookback=1), *like.scalings, like.architecture)
     table = tabulate(model)[0].eval()
-    (tmp_path / "fp32.onnx").write_bytes(build_graph(table, "fp32", "points", ORIGIN))
+    (tmp_path / "fp32.onnx").write_bytes(build_forecaster(table, "fp32", "points", ORIGIN))
     for name, content in build_pair(table, "fp32", "points", ORIGIN).items():
         (tmp_path / name).write_bytes(content)
     windows = small_batch(table.inputs, 5)

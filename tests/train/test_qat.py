@@ -12,7 +12,7 @@ from tests.model.small import small_model
 from tests.quant.small import SmallWindows, calibrated, part, small_batch
 from tests.train.stand_ins import metrics_lines, tiny_trainer
 from tftq.errors import QuantizationError
-from tftq.export.graph import build_graph
+from tftq.export.graph import build_forecaster
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.fake_quantize import ActivationQuantizer, learn_ranges, quantizers
@@ -182,7 +182,7 @@ def test_exporting_learns_nothing_and_gives_the_same_bytes_twice() -> None:
     model(*batch.inputs).sum().backward()
     model.eval()(*part(batch, slice(0, 2)).inputs)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    assert build_graph(model, "int8_qat", "points") == build_graph(model, "int8_qat", "points")
+    assert build_forecaster(model, "int8_qat", "points") == build_forecaster(model, "int8_qat", "points")
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 

@@ -15,7 +15,7 @@ from tftq.agents.rewards import POSITIONS, Earnings, Rewards, Scores, choices, c
 from tftq.data.windows import Windows
 from tftq.export.deploy import deploy
 from tftq.export.gate import EXACT, Check, at_least, finiteness
-from tftq.export.graph import EXAMPLE_BATCH, columns_of, oldest_runtime, tool_versions, trace
+from tftq.export.graph import EXAMPLE_BATCH, build_graph, columns_of, oldest_runtime, tool_versions
 from tftq.export.prove import Proof, Subject, prove, run_in_batches
 from tftq.export.publish import Proven, to_be_proven
 from tftq.plan.export import WINDOWS
@@ -96,14 +96,14 @@ def export_policy(
     path, proof = folder / f"{format}.onnx", folder / f"{format}.export.json"
     with to_be_proven(path, proof=proof) as unproven:
         (part,) = unproven.parts
-        part.write_bytes(build_graph(policy, algorithm, format, origin))
+        part.write_bytes(build_policy(policy, algorithm, format, origin))
         chosen, wanted = choices(_scores_of_file(part), validation), scored(scores_of(trained), validation)
         unproven.proof = _prove(part, policy, validation, format, near_best(chosen, wanted))
     agreement = float((chosen == wanted.argmax(2)).double().mean())
     return ExportedPolicy(path, unproven.proof, agreement, rewards.earnings(followed(chosen, rewards)))
 
 
-def build_graph(policy: Policy, algorithm: str, format: AgentFormat, origin: Origin | None = None) -> bytes:
+def build_policy(policy: Policy, algorithm: str, format: AgentFormat, origin: Origin | None = None) -> bytes:
     """An ONNX model: `history` [batch, lookback, columns] raw and `position` [batch, 1] in, `scores` [batch, 3] out, any batch size.
 
     Args:
@@ -127,7 +127,7 @@ def build_graph(policy: Policy, algorithm: str, format: AgentFormat, origin: Ori
         origin=origin,
         positions=POSITIONS,
     )
-    return trace(deploy(policy), shapes, ("scores",), metadata)
+    return build_graph(deploy(policy), shapes, ("scores",), metadata)
 
 
 def _observations(windows: Windows, count: int) -> Iterator[Observations]:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto
 
-from tftq.export.rewrite.scan import every_graph
+from tftq.export.rewrite.nodes import every_graph
 from tftq.serve.session import open_session
 
 INTEGER_PRODUCTS = ("QGemm", "QLinearMatMul", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeLSTM")

@@ -14,7 +14,7 @@ from tftq.evaluate.exported import evaluate
 from tftq.evaluate.metrics import Validation, validation_summary
 from tftq.evaluate.windows import evaluating, metrics_for
 from tftq.export.gate import EXACT, HALF, soundness
-from tftq.export.graph import build_graph
+from tftq.export.graph import build_forecaster
 from tftq.export.prove import Proof, Subject, prove, run_in_batches
 from tftq.export.publish import Proven, to_be_proven
 from tftq.model.forecaster import Forecaster
@@ -76,7 +76,7 @@ def export_model(
     path, proof = folder / f"{format}.onnx", folder / f"{format}.export.json"
     with to_be_proven(path, proof=proof) as unproven:
         (part,) = unproven.parts
-        part.write_bytes(build_graph(model, format, validation.target_unit, origin))
+        part.write_bytes(build_forecaster(model, format, validation.target_unit, origin))
         computes = with_rounded_weights(model) if format == "fp16_int8" else model
         unproven.proof = prove_forecaster(part, computes, _spread_out(validation), format, kept=model.kept_float, gpu=gpu)
         quality = evaluate(part, validation, metrics_for(model), batch_size=batch_size)

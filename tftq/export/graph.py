@@ -8,20 +8,23 @@ from torch import nn
 from tftq.data.columns import Column
 from tftq.export.deploy import compute_by_window, deploy
 from tftq.export.half import deploy_half
-from tftq.export.lstm import load_as_floats
 from tftq.export.rewrite.four_bits import write_four_bits
-from tftq.export.rewrite.scan import every_graph, write_scans
-from tftq.export.tracing import traced
+from tftq.export.rewrite.lstm_weights import load_as_floats
+from tftq.export.rewrite.scan import write_scans
+from tftq.export.rewrite.strip import strip
+from tftq.export.rewrite.zero_points import own_zero_points
+from tftq.export.tracing import trace
 from tftq.io import installed
 from tftq.model.forecaster import Forecaster
 from tftq.recipe.schema import INTEGER_FORMATS, Format, is_half
 from tftq.spec.metadata import METADATA_KEY, ForecasterMetadata, InputColumn, Metadata, Origin
 
 EXAMPLE_BATCH = 2  # a batch of one would be taken for a constant
+PASSES = (write_scans, write_four_bits, load_as_floats, own_zero_points, strip)  # each changes a model in place, in this order
 PRICE = "last close * exp(forecast)"  # of forecasts of bars, which are log returns
 
 
-def build_graph(model: Forecaster, format: Format, target: str, origin: Origin | None = None) -> bytes:
+def build_forecaster(model: Forecaster, format: Format, target: str, origin: Origin | None = None) -> bytes:
     """An ONNX model: raw columns in, `forecast` [batch, horizon, quantiles] in the target's unit out, any batch size.
 
     Args:
@@ -38,10 +41,10 @@ def build_graph(model: Forecaster, format: Format, target: str, origin: Origin |
     else:
         deployed = deploy(model)
         compute_by_window(deployed)  # not for a GPU, which wants few and large products
-    return trace(deployed, model.inputs.shapes(EXAMPLE_BATCH), ("forecast",), describe(model, format, target, origin))
+    return build_graph(deployed, model.inputs.shapes(EXAMPLE_BATCH), ("forecast",), describe(model, format, target, origin))
 
 
-def trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], outputs: tuple[str, ...], metadata: Metadata) -> bytes:
+def build_graph(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], outputs: tuple[str, ...], metadata: Metadata) -> bytes:
     """An ONNX model of any network that `deploy` made, or that is made of one.
 
     Args:
@@ -53,22 +56,18 @@ def trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], outputs: tu
     Returns:
         The serialized model; the same for the same network.
     """
-    graph = traced(network.cpu(), shapes, outputs)
-    write_scans(graph)
-    write_four_bits(graph)
-    load_as_floats(graph)
-    _own_zero_points(graph.graph)
-    _strip(graph)
-    del graph.metadata_props[:]
-    graph.metadata_props.add(key=METADATA_KEY, value=metadata.to_json())
-    onnx.checker.check_model(graph, full_check=False)
-    return graph.SerializeToString(deterministic=True)
+    model = trace(network.cpu(), shapes, outputs)
+    for rewrite in PASSES:
+        rewrite(model)
+    model.metadata_props.add(key=METADATA_KEY, value=metadata.to_json())
+    onnx.checker.check_model(model, full_check=False)
+    return model.SerializeToString(deterministic=True)
 
 
 def describe(model: Forecaster, format: str, target: str, origin: Origin | None) -> ForecasterMetadata:
     """What a forecaster's file says of itself.
 
-    Args: see `build_graph`.
+    Args: see `build_forecaster`.
     """
     inputs = model.inputs
     return ForecasterMetadata(
@@ -105,37 +104,3 @@ def oldest_runtime(format: str) -> str:
 def tool_versions() -> dict[str, str | None]:
     """The versions of the packages that make a file."""
     return {name: installed(name) for name in ("tftq", "torch", "onnx", "onnxscript")}
-
-
-def _own_zero_points(graph: onnx.GraphProto) -> None:
-    """Give each dequantizer of a weight constants of its own: where the runtime rewrites weights as UINT8, it fails on shared ones.
-
-    Of equal small ones the tracer leaves one, under the name of the first.
-    """
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    dequantized: set[str] = set()
-    for part in every_graph(graph):
-        for node in part.node:
-            if node.op_type == "DequantizeLinear" and constants[node.input[2]].dims:  # one a channel, as only weights and biases have
-                weight = own = node.input[0]
-                while own in dequantized:
-                    own += "_"
-                dequantized.add(own)
-                if own != weight and weight in constants:  # one that is unpacked is no constant before the runtime has made it one
-                    graph.initializer.add().CopyFrom(constants[weight])
-                    graph.initializer[-1].name = node.input[0] = own
-                graph.initializer.add().CopyFrom(constants[node.input[2]])
-                graph.initializer[-1].name = node.input[2] = f"{own}.zero_point"
-    used = {name for part in every_graph(graph) for node in part.node for name in node.input}
-    for name in constants.keys() - used:
-        graph.initializer.remove(constants[name])
-
-
-def _strip(graph: onnx.ModelProto) -> None:
-    """Drop the tracer's notes: they are a third of a small file, and hold paths of the machine."""
-    graph.doc_string = ""
-    for whole in every_graph(graph.graph):
-        del whole.value_info[:]
-        for part in (*whole.node, *whole.initializer, *whole.input, *whole.output, whole):
-            part.doc_string = ""
-            del part.metadata_props[:]

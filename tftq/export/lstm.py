@@ -1,13 +1,10 @@
 """The LSTM as ONNX operators: the standard one in floating point, or ONNX Runtime's own that multiplies integers."""
 
-import numpy as np
-import onnx
 import torch
-from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from tftq.export.layers import constant, dequantized
-from tftq.export.rewrite.scan import each_window, replace_nodes
+from tftq.export.rewrite.scan import each_window
 from tftq.quant.dynamic_lstm import DynamicLstm
 from tftq.quant.layers import FakeQuantizedLstm
 
@@ -15,7 +12,7 @@ DYNAMIC = "com.microsoft::DynamicQuantizeLSTM"  # of ONNX Runtime's CPU provider
 
 
 class OnnxLstm(nn.Module):
-    """One ONNX LSTM operator a layer, its weights stored as FP32, FP16 or, behind a dequantizer (see `load_as_floats`), INT8.
+    """One ONNX LSTM operator a layer, its weights stored as FP32, FP16 or, behind a dequantizer (see `rewrite.lstm_weights`), INT8.
 
     Args:
         lstm: the float module, or the one whose weights are quantized.
@@ -126,43 +123,6 @@ class OnnxDynamicLstm(nn.Module):
             hiddens.append(last_hidden.reshape(1, size))
             cells.append(last_cell.reshape(1, size))
         return torch.cat([x.squeeze(1), *hiddens, *cells])
-
-
-def load_as_floats(model: onnx.ModelProto) -> None:
-    """Have INT8 weights of FP32 LSTMs made floats once, when the file is loaded, in place.
-
-    A runtime keeps a dequantizer of a constant for a product to take it in, which an LSTM does not: it would dequantize at every run, and
-    the weights would not be arranged for the product beforehand. Operators on constants it computes at loading, to the same floats.
-    """
-    graph = model.graph
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    makers = {output: node for node in graph.node for output in node.output}
-    nodes: list[NodeProto] = []
-    made: dict[str, str] = {}  # what a dequantizer gave -> the floats in its place; of equal small constants the exporter leaves one
-    for lstm in (node for node in graph.node if node.op_type == "LSTM"):
-        for place in (1, 2):
-            given = lstm.input[place]
-            if given not in made:
-                dequantizer = makers.get(given)
-                if dequantizer is None or dequantizer.op_type != "DequantizeLinear":
-                    continue
-                weight, scale, _ = dequantizer.input
-                if constants[scale].data_type != TensorProto.FLOAT:
-                    continue
-                name = weight
-                while name in made.values():
-                    name += "_"
-                constants[weight].name = f"{weight}.int8"
-                graph.initializer.append(numpy_helper.from_array(np.array([1, -1, 1]), f"{name}.shape"))
-                nodes += [
-                    helper.make_node("Cast", [f"{weight}.int8"], [f"{name}.integers"], to=TensorProto.FLOAT),
-                    helper.make_node("Reshape", [scale, f"{name}.shape"], [f"{name}.steps"]),
-                    helper.make_node("Mul", [f"{name}.integers", f"{name}.steps"], [name]),
-                ]
-                graph.node.remove(dequantizer)
-                made[given] = name
-            lstm.input[place] = made[given]
-    replace_nodes(graph, [*nodes, *graph.node])
 
 
 def _gates(x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tftq.export.deploy import deploy
-from tftq.export.graph import EXAMPLE_BATCH, describe, trace
+from tftq.export.graph import EXAMPLE_BATCH, build_graph, describe
 from tftq.model.tft import CONTEXTS, TemporalFusionTransformer
 from tftq.quant.dynamic_lstm import DynamicLstm
 from tftq.recipe.schema import Format
@@ -88,7 +88,7 @@ def build_pair(model: TemporalFusionTransformer, weights: Format, target: str, o
     Args:
         model: in the table form; where it is prepared and calibrated, the products are integers.
         weights: the format of the one-piece model that has the same weights.
-        target, origin: see `tftq.export.graph.build_graph`.
+        target, origin: see `tftq.export.graph.build_forecaster`.
 
     Returns:
         Each file's name and its serialized model; the same for the same model.
@@ -112,7 +112,7 @@ def build_pair(model: TemporalFusionTransformer, weights: Format, target: str, o
             hidden=model.architecture.hidden,
             states=step["states"][1] if "states" in step else 0,
         )
-        built[name] = trace(network.eval(), inputs, outputs, metadata)
+        built[name] = build_graph(network.eval(), inputs, outputs, metadata)
     return built
 
 

@@ -14,11 +14,11 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 OPSET = 21
-_traced: dict[bytes, bytes] = {}  # what a graph depends on -> the graph without the numbers of the network's tensors
+_graphs: dict[bytes, bytes] = {}  # what a graph depends on -> the graph without the numbers of the network's tensors
 
 
-def traced(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], outputs: tuple[str, ...]) -> onnx.ModelProto:
-    """The network's graph with its tensors as initializers, optimised as the exporter does.
+def trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], outputs: tuple[str, ...]) -> onnx.ModelProto:
+    """Trace a network to its graph, with its tensors as initializers, optimised as the exporter does.
 
     Args:
         network: in eval mode, on the CPU.
@@ -26,9 +26,9 @@ def traced(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], outputs: t
         outputs: the names of what it gives, in order.
     """
     key = pickle.dumps((shapes, outputs)) + _structure(network)
-    if key not in _traced:
-        _traced[key] = _without_numbers(_trace(network, shapes, outputs), network)
-    graph = onnx.load_from_string(_traced[key])
+    if key not in _graphs:
+        _graphs[key] = _without_numbers(_export(network, shapes, outputs), network)
+    graph = onnx.load_from_string(_graphs[key])
     tensors = _tensors(network)
     for initializer in graph.graph.initializer:
         if initializer.name in tensors:
@@ -49,7 +49,7 @@ def _structure(network: nn.Module) -> bytes:
     return pickled.getvalue()
 
 
-def _trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], outputs: tuple[str, ...]) -> onnx.ModelProto:
+def _export(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], outputs: tuple[str, ...]) -> onnx.ModelProto:
     batch = torch.export.Dim("batch")
     with _quiet(), torch.no_grad():
         program = torch.onnx.export(

@@ -16,7 +16,8 @@ from tftq.export.forecaster import run_file
 from tftq.export.pair import forecaster
 from tftq.export.pair_graph import build_pair
 from tftq.export.rewrite.four_bits import MARKER, write_four_bits
-from tftq.export.rewrite.scan import DOMAIN, every_graph
+from tftq.export.rewrite.nodes import every_graph
+from tftq.export.rewrite.scan import DOMAIN
 from tftq.quant.fake_quantize import CurveQuantizer
 from tftq.quant.layers import FakeQuantizedTable
 from tftq.serve.session import open_session

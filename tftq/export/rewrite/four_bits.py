@@ -15,7 +15,8 @@ import torch
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor
 
-from tftq.export.rewrite.scan import DOMAIN, every_graph, replace_nodes
+from tftq.export.rewrite.nodes import every_graph, replace_nodes
+from tftq.export.rewrite.scan import DOMAIN
 
 MARKER = "FourBits"
 

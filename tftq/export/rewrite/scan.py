@@ -3,12 +3,14 @@
 The exporter writes no loops. So the part is traced between markers as if it saw one window, and then moved into the body of a Scan.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import onnx
 import torch
-from onnx import AttributeProto, NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto, helper
 from torch import Tensor
+
+from tftq.export.rewrite.nodes import replace_nodes
 
 DOMAIN = "tftq"  # of the markers; none is in the graph in the end
 ENTER, LEAVE = "OneWindow", "AllWindows"
@@ -30,7 +32,7 @@ def each_window(compute: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
 
 
 def write_scans(model: onnx.ModelProto) -> None:
-    """Make a Scan of what lies between markers, in place; its weights stay constants of the whole graph."""
+    """Turn what lies between markers into a Scan, in place; its weights stay constants of the whole graph."""
     graph = model.graph
     maker = {output: node for node in graph.node for output in node.output}
     scans = {node.output[0]: _scan(node, graph, maker) for node in graph.node if node.op_type == LEAVE}
@@ -45,22 +47,6 @@ def write_scans(model: onnx.ModelProto) -> None:
     standard = [entry for entry in model.opset_import if entry.domain != DOMAIN]
     del model.opset_import[:]
     model.opset_import.extend(standard)
-
-
-def every_graph(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph, and the bodies in it."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                yield from every_graph(attribute.g)
-
-
-def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[NodeProto]) -> None:
-    """Let a graph have these nodes, which may be its own, and no others."""
-    copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(copies)
 
 
 def _scan(leave: NodeProto, graph: onnx.GraphProto, maker: Mapping[str, NodeProto]) -> NodeProto:
