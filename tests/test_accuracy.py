@@ -55,7 +55,7 @@ def test_the_naive_baseline_and_the_risk_are_what_they_say(structured_run: Run) 
 
 
 def test_the_future_of_the_target_is_not_an_input(structured_run: Run) -> None:
-    """Case T7: the target inside the horizon changed, the forecasts stay."""
+    """The target is changed inside the horizon and the forecasts stay."""
     recipe = load_recipe(ROOT / "recipes" / "structured_qat.yaml")
     validation = load_datasets(recipe.data).validation
     session = open_session(structured_run.folder / "exports" / "int8_qat.onnx")
@@ -72,7 +72,7 @@ def test_the_future_of_the_target_is_not_an_input(structured_run: Run) -> None:
 
 
 def test_batch_mates_do_not_matter_to_the_integer_model(structured_run: Run) -> None:
-    """Case W2, and a window alone against the same window among outliers."""
+    """Also a window alone against the same window among outliers."""
     recipe = load_recipe(ROOT / "recipes" / "structured_qat.yaml")
     validation = load_datasets(recipe.data).validation
     session = open_session(structured_run.folder / "exports" / "int8_qat.onnx", threads=1)

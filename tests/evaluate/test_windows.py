@@ -23,7 +23,6 @@ FP32 = Precision("fp32", torch.device("cpu"))
 
 
 def test_the_batch_size_does_not_matter() -> None:
-    """W2."""
     model, windows = TinyModel(), TinyWindows(17)
     results = []
     for batch in (8, 17, 1):
@@ -40,7 +39,6 @@ def test_the_batch_size_does_not_matter() -> None:
 
 
 def test_every_module_is_in_eval_and_then_in_its_own_mode_again() -> None:
-    """L7."""
     model = TinyModel(dropout=0.5)
     model.norm.eval()
     during: list[bool] = []
@@ -78,7 +76,6 @@ def test_the_format_of_training_is_used() -> None:
 
 
 def test_a_nan_in_one_weight_names_the_layer() -> None:
-    """H3."""
     model = TinyModel()
     model.norm.bias.data[2] = math.nan
     with pytest.raises(NonFiniteError, match=r"windows 0 to 1 is not finite: .* norm \(LayerNorm\); its weights bias are not finite"):

@@ -322,7 +322,7 @@ def test_an_uncalibrated_model_is_not_exported() -> None:
 
 
 def test_an_int8_file_is_small_beside_the_fp32_one(make: Make) -> None:
-    """Q13 at 225 columns, hidden 64 and 32 knots."""
+    """At 225 columns, hidden 64 and 32 knots."""
     whole = make("large fp32").path.stat().st_size
     parameters = sum(parameter.numel() for parameter in table_225().parameters())
     assert whole == pytest.approx(4 * parameters, rel=0.05)
@@ -346,7 +346,7 @@ def test_a_sessions_memory_hardly_grows_with_the_batch(make: Make) -> None:
 
 
 def test_an_int8_session_is_small_beside_the_fp32_one(make: Make) -> None:
-    """Q8: fresh processes, and the growth of each by its own session."""
+    """Measured as the growth of a fresh process by its session."""
     resident = {
         name: measure(make(name).path, threads=1).cost["rss_bytes"] for name in ("large fp32", "large int8", "large int8, lstm fp32")
     }

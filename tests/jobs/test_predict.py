@@ -41,7 +41,7 @@ def all_of(prediction: Prediction, batch_size: int = 32) -> Forecasts:
 
 
 def test_forecasts_are_those_of_the_windows_of_training(tmp_path: Path) -> None:
-    """Case Q7, and the newest windows too, whose horizon has not happened."""
+    """And the newest windows, whose horizon has not happened, are forecast too."""
     model = bars_model(tmp_path / "m.onnx")
     path = write(tmp_path / "ES.parquet", bar_columns(300))
     source = load_bars(bars_recipe(path, warmup=50))
@@ -233,7 +233,7 @@ def test_a_model_of_other_columns(tmp_path: Path) -> None:
 
 
 def test_contracts(tmp_path: Path) -> None:
-    """Case C1 as far as the readers go: another contract is forecast, and told."""
+    """Another contract than the one of training is forecast with a note."""
     columns = bar_columns(200)
     both = {name: np.r_[values, values] for name, values in columns.items()} | {"symbol": ["ESZ3"] * 200 + ["NQZ3"] * 200}
     bars_model(tmp_path / "m.onnx", symbol="ESZ3")
@@ -366,7 +366,7 @@ def test_exit_statuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_run_forecasts_what_its_model_does(bars_run: Run) -> None:
-    """Case Q7 of the whole chain: the exported file on raw bars against the trained model of the checkpoint in torch."""
+    """The exported file on raw bars against the trained model of the checkpoint in torch."""
     recipe = load_recipe(ROOT / "recipes" / "qat_int8.yaml", SMALL)
     data = load_datasets(recipe.data)
     model = build_model(recipe.model, data)

@@ -76,7 +76,7 @@ def test_every_phase_of_every_epoch_leaves_a_record(bars_run: Run) -> None:
 
 
 def test_validation_needs_no_more_than_training(bars_run: Run) -> None:
-    """Case M8's first half, and no leak: live bytes after an epoch are those before it, once the optimizer has its state."""
+    """And nothing leaks: live bytes after an epoch are those before it, once the optimizer has its state."""
     records = [json.loads(line) for line in (bars_run.folder / "memory.jsonl").read_text().splitlines()]
     train = [record for record in records if record["stage"] == "train"]
     peaks = {phase: max(r["peak"] for r in train if r["phase"] == phase) for phase in ("AFTER_TRAINING", "VALIDATION_END")}
@@ -96,7 +96,7 @@ def test_the_plan_is_what_was_measured(bars_run: Run) -> None:
 
 
 def test_parameters_are_counted_before_training(bars_run: Run) -> None:
-    """Case M6: the printed count equals the closed form, which equals the model's own."""
+    """The printed count equals the closed form, which equals the model's own."""
     recipe = load_recipe(QAT, SMALL)
     data = load_datasets(recipe.data)
     count = parameter_count(data.train.inputs, architecture_of(recipe.model))
@@ -119,7 +119,7 @@ def stop_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("stop_before_training")
 def test_a_plan_over_the_budget_is_refused_with_its_table(do_run: Callable[..., Run], tmp_path: Path) -> None:
-    """Case M6: without a folder, and before any model is built."""
+    """Without a folder, and before any model is built."""
     with pytest.raises(PlanError, match=r"planned peak of train, .* is above memory.budget_mb 1(.|\n)*gradients(.|\n)*over by"):
         do_run("qat_int8.yaml", tmp_path / "run", *SMALL, "memory.budget_mb=1")
     assert not (tmp_path / "run").exists()
@@ -140,7 +140,7 @@ def test_a_plan_over_the_budget_is_run_where_the_recipe_says_so(do_run: Callable
 
 
 def test_raw_features_in_forecasts_out(bars_run: Run) -> None:
-    """Case Q7: the exported file on raw features against the trained model of the checkpoint, and the price it implies."""
+    """The exported file on raw features against the trained model of the checkpoint, and the price it implies."""
     recipe = load_recipe(QAT, SMALL)
     data = load_datasets(recipe.data)
     model = build_model(recipe.model, data)

@@ -47,7 +47,7 @@ def test_recomputed_equals_kept_bit_for_bit_dropout_included(form: str, monkeypa
 
 
 def test_groups_of_variables_equal_the_textbooks_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Case M7, second half: groups of two of seven variables, against all embeddings and GRNs stacked [rows, variables, hidden]."""
+    """Groups of two of seven variables, against all embeddings and GRNs stacked [rows, variables, hidden]."""
     monkeypatch.setattr("tftq.model.curves.GROUP", 2)
     selection = small_model("paper", static=False).eval().history_selection
     assert isinstance(selection, PaperVariableSelection) and [len(weight) for weight in selection.gate_weights] == [2, 1, 2]

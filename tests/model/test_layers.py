@@ -36,7 +36,7 @@ def test_quantile_steps_by_hand() -> None:
 
 def test_a_row_that_sees_nothing_but_itself_stays_finite() -> None:
     attention = InterpretableAttention(8, 2, dropout=0.0)
-    x = torch.randn(2, 1, 8, requires_grad=True)  # one step: every other position is masked (case H2)
+    x = torch.randn(2, 1, 8, requires_grad=True)  # one step: every other position is masked
     y = attention(x, horizon=1)
     y.sum().backward()
     assert bool(torch.isfinite(y).all()) and bool(torch.isfinite(x.grad).all())
@@ -45,7 +45,7 @@ def test_a_row_that_sees_nothing_but_itself_stays_finite() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_attention_in_half_precision(dtype: torch.dtype) -> None:
-    """Case H1: a mask value that the dtype cannot hold raised in other tools."""
+    """The mask value must be one that the dtype can hold."""
     attention = InterpretableAttention(8, 2, dropout=0.0).to(dtype)
     x = torch.randn(2, 7, 8, dtype=dtype)
     weights = attention.weights(x, horizon=3)  # [batch, horizon, time]

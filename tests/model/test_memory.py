@@ -1,4 +1,4 @@
-"""Case M7, first half: what a forward pass of the reference model keeps for the backward pass."""
+"""What a forward pass of the reference model keeps for the backward pass."""
 
 from typing import get_args
 

@@ -178,7 +178,6 @@ def test_memory_does_not_grow_with_the_batches() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_memory_is_flat_over_a_thousand_batches(method: Method) -> None:
-    """Q9."""
     layer = FakeQuantizedLinear(nn.Linear(32, 4))
     live: list[int] = []
     with ByteCounter() as counter, torch.no_grad(), calibrating(layer, method):

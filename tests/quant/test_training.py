@@ -69,7 +69,7 @@ def ordered(weights: dict[int, Tensor], names: list[str], reference: list[str]) 
 
 @pytest.mark.parametrize("lstm", ["fp32", "int8"])
 def test_until_fake_quant_the_training_is_that_of_the_float_table_bit_for_bit(lstm: str, tmp_path: Path) -> None:
-    """Q1, with dropout on: the weights before update 5 and its predecessors' forecasts are equal, those of update 5 are not."""
+    """With dropout on: the weights before update 5 and its predecessors' forecasts are equal, those of update 5 are not."""
     table = small_table()
     quantized = calibrated(table, lstm)  # type: ignore[arg-type]
     names = [name.replace(".lstm.", ".") for name, _ in quantized.named_parameters()]
@@ -89,7 +89,7 @@ def test_until_fake_quant_the_training_is_that_of_the_float_table_bit_for_bit(ls
 
 
 def test_validating_leaves_every_buffer_as_it_was() -> None:
-    """Q2: on data ten times as large, while the observers are learning."""
+    """On data ten times as large, while the observers are learning."""
     model = calibrated(small_table(dropout=0.0)).train()
     QatSchedule(0, 0, 5, 6).apply(model, 0)
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -114,7 +114,7 @@ def test_frozen_ranges_stay_while_the_weights_move(tmp_path: Path) -> None:
 
 
 def test_the_first_qat_update_starts_where_ptq_ends(tmp_path: Path) -> None:
-    """Q14, on a model that has learned something."""
+    """On a model that has learned something."""
     table = small_table(dropout=0.0)
     untrained = table(*small_batch(table.inputs, 32, seed=7).inputs)
     Trace(table, tmp_path / "float", None)
@@ -155,7 +155,7 @@ def closed_form(update: int, total: int, warmup: int, cooldown: int, floor: floa
 
 
 def test_an_optimizer_built_before_prepare_holds_everything_and_follows_the_schedule() -> None:
-    """L1 and L3: each trainable parameter by identity, each group's rate by the closed form, before and after."""
+    """Each trainable parameter by identity, each group's rate by the closed form, before and after."""
     table = small_table(dropout=0.0).train()
     optimizer = build_optimizer(table, OptimizerRecipe(lr=1e-3, groups={"history_selection.*": 1e-2}))
     batch = small_batch(table.inputs, 16)

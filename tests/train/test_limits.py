@@ -41,7 +41,7 @@ def test_under_a_real_limit_the_batch_is_halved_until_it_fits(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_220_updates_in_20_epochs_leave_resident_memory_flat(tmp_path: Path) -> None:
-    """M3; and nothing stays open (M10's part in a project without a figure library)."""
+    """And no file stays open."""
     found = in_a_process("long", tmp_path)
     resident = np.array(found["resident"], dtype=np.float64)
     assert len(resident) == 220
@@ -51,7 +51,6 @@ def test_220_updates_in_20_epochs_leave_resident_memory_flat(tmp_path: Path) -> 
 
 
 def test_live_tensor_bytes_at_the_ends_of_the_second_and_third_epoch_are_equal(tmp_path: Path) -> None:
-    """M2."""
     counter = ByteCounter()
     live: list[int] = []
 

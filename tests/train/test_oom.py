@@ -112,7 +112,7 @@ def test_other_errors_are_other_errors(error: Exception) -> None:
 
 
 def test_the_tensors_of_a_failed_attempt_are_gone_before_anything_is_done_about_it() -> None:
-    """M9: live bytes are those before, also where a cycle or a graph held them; and each failed attempt is told of once."""
+    """Live bytes are those before, also where a cycle or a graph held them; and each failed attempt is reported once."""
     weight = nn.Parameter(torch.ones(100, 100))
     seen: list[tuple[str, int]] = []
     with ByteCounter() as counter:
@@ -338,7 +338,7 @@ def test_a_resumed_training_goes_on_with_the_size_that_was_found(tmp_path: Path)
 
 
 def test_live_bytes_after_a_recovered_update_are_those_of_one_that_fitted(tmp_path: Path) -> None:
-    """M9, in the loop: at the beginning of the update after the one that failed, and of each one to come."""
+    """In the training loop: at the beginning of the update after the one that failed, and of each one to come."""
     live: dict[str, list[int]] = {}
     for name, model, options in (("cramped", Cramped(room=2), {}), ("roomy", Cramped(), {"forward": 2})):
         with ByteCounter() as counter, warnings.catch_warnings():

@@ -148,7 +148,7 @@ def test_the_deployed_scale_is_the_learned_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranges", ["observe", "learn"])
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_under_autocast(tmp_path: Path, precision: str, ranges: Ranges) -> None:
-    """Q10: through every phase; what is learned, scales and weights stay in FP32 and finite."""
+    """Through every phase: what is learned, scales and weights stay in FP32 and finite."""
     run = Qat(tmp_path, ranges, precision=precision)
     result = run.trainer.fit()
     assert result.updates + result.skipped == 8 and result.skipped <= (precision == "fp16")  # which finds its loss scale first
@@ -175,7 +175,7 @@ def test_smaller_forward_batches_observe_the_same_ranges(tmp_path: Path) -> None
 
 
 def test_exporting_learns_nothing_and_gives_the_same_bytes_twice() -> None:
-    """Q3, of a model whose switches are still those of the middle of QAT."""
+    """Of a model whose switches are still those of the middle of QAT."""
     model = start("learn")
     PHASES.apply(model, 4)
     batch = small_batch(model.inputs, 4, times=3.0)

@@ -93,7 +93,7 @@ def without_rate(result: Training) -> tuple[Any, ...]:
     ],
 )
 def test_resumed_equals_uninterrupted(tmp_path: Path, stop_at: int, checkpoint_every: int | None, redone_from: int) -> None:
-    """L4, L5."""
+    """Bit for bit, with the same batches, rates and random numbers."""
     whole = Traced(tmp_path / "whole", checkpoint_every=checkpoint_every)
     torch.manual_seed(5)
     uninterrupted = whole.trainer.fit()
@@ -169,8 +169,6 @@ def test_early_stopping_resumes_as_it_stood(tmp_path: Path) -> None:
 
 
 def test_a_resumed_fp16_training_scales_as_saved(tmp_path: Path) -> None:
-    """H7."""
-
     def overflow_once(run: Traced) -> None:
         backward = iter([math.inf])
         run.trainer.model.head.weight.register_hook(lambda gradient: gradient * next(backward, 1.0))

@@ -32,7 +32,7 @@ def closed_form(update: int) -> float:
 
 
 def test_the_rate_of_every_group_follows_the_closed_form_at_every_update(tmp_path: Path) -> None:
-    """L1, L2."""
+    """Read from the optimizer at each update, through warm-up, stable part and cool-down."""
     trainer = tiny_trainer(
         tmp_path,
         optimizer=OptimizerRecipe(lr=1e-3, groups={"head.*": 1e-2}),
@@ -60,7 +60,7 @@ class Gradients:
 
 
 def test_accumulated_gradients_are_those_of_one_big_batch_the_last_partial_group_included(tmp_path: Path) -> None:
-    """L6: 39 windows are 10 batches of 4, the last of 3; accumulated by 4 they make groups of 16, 16 and 7 windows."""
+    """39 windows are 10 batches of 4, the last of 3; accumulated by 4 they make groups of 16, 16 and 7 windows."""
     found = []
     for name, batch, accumulate in (("small", 4, 4), ("big", 16, 1)):
         trainer = tiny_trainer(tmp_path / name, windows=39, batch_size=batch, accumulate=accumulate, epochs=1, clip_norm=None)
@@ -111,7 +111,7 @@ def test_gradients_are_clipped_to_the_norm_and_logged_as_they_were(tmp_path: Pat
 
 
 def test_an_infinite_fp16_gradient_leaves_rate_counter_and_weights(tmp_path: Path) -> None:
-    """H6."""
+    """A skipped update does not count: the schedule moves only with applied ones."""
     model = TinyModel()
     asked: list[int] = []
     trainer = tiny_trainer(tmp_path, model, precision="fp16", epochs=1, schedule=ScheduleRecipe(warmup=0.5), on_update=asked.append)
@@ -153,14 +153,13 @@ def test_training_lowers_the_loss_in_every_precision(tmp_path: Path, precision: 
 
 @pytest.mark.parametrize("constant", [0.0, 1e5])
 def test_a_constant_target_stays_finite(tmp_path: Path, constant: float) -> None:
-    """H5."""
     windows = TinyWindows(16, target=constant)
     result = tiny_trainer(tmp_path, train=windows, validation=windows).fit()
     assert math.isfinite(result.validation.loss) and all(math.isfinite(risk) for risk in result.validation.q_risk.values())
 
 
 def test_nothing_that_is_kept_hangs_on_a_graph(tmp_path: Path) -> None:
-    """M2."""
+    """No tensor with a graph is alive after training."""
     gc.collect()
     before = {id(thing) for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)}
     trainer = tiny_trainer(tmp_path)
@@ -286,7 +285,6 @@ def test_a_model_left_in_eval_mode_is_a_mistake_of_ours(tmp_path: Path) -> None:
 
 
 def test_a_submodule_frozen_in_eval_stays_so_through_training(tmp_path: Path) -> None:
-    """L7."""
     model = TinyModel(dropout=0.5)
     model.dropout.eval()
     modes = []
@@ -297,7 +295,6 @@ def test_a_submodule_frozen_in_eval_stays_so_through_training(tmp_path: Path) ->
 
 
 def test_validation_never_forwards_more_than_training(tmp_path: Path) -> None:
-    """M4."""
     model = TinyModel()
     tiny_trainer(tmp_path, model, batch_size=4).fit()
     assert model.validation_batches() == [4, 4, 2] * 3

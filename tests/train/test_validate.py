@@ -236,7 +236,7 @@ def test_a_validation_that_failed_half_way_begins_anew(tmp_path: Path) -> None:
 
 
 def test_a_fixed_validation_batch_is_warned_of_once_training_takes_fewer(tmp_path: Path) -> None:
-    """M4: never silently larger."""
+    """Validation never runs a larger batch than training without saying so."""
 
     class Cramped(Small):
         def forward(self, history: Tensor, future: Tensor, static: Tensor | None = None) -> Tensor:
@@ -269,7 +269,7 @@ def test_validation_is_flat(real: bool) -> None:
 
 
 def test_a_checkpoint_while_the_state_is_away_is_whole(tmp_path: Path) -> None:
-    """M8, and the best model is saved by the same call: what is read back is what was there."""
+    """The best model is saved by the same call: what is read back is what was there."""
     made, _ = validator(Small(), offload=True)
     before = copy.deepcopy(made.optimizer.state_dict())
     with offloaded(made.optimizer):
