@@ -9,9 +9,9 @@ import pytest
 
 import tftq.plan.advice
 from tftq.cli import main
-from tftq.memory.components import MIB
 from tftq.plan.export import plan_export
 from tftq.recipe.load import load_recipe
+from tftq.spec.units import MIB
 
 pytestmark = pytest.mark.slow
 

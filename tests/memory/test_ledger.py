@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tftq.memory.components import MIB
 from tftq.memory.ledger import COMPONENTS, Row, ledgers, read_records, stack_at_peak, stack_of
+from tftq.spec.units import MIB
 
 
 def record(stage: str, phase: str, peak: int | None, **parts: int) -> dict[str, Any]:

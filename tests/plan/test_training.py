@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from tests.gpu.reference import ROOT, SMALL, RandomWindows, Size
-from tftq.memory.components import MIB
 from tftq.memory.ledger import read_records
 from tftq.memory.watch import MemoryWatch
 from tftq.model.size import parameter_count
@@ -16,6 +15,7 @@ from tftq.plan.peaks import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, CUDA_CONTEXT
 from tftq.plan.training import Planner, StagePlan
 from tftq.recipe.load import load_recipe
 from tftq.recipe.schema import Recipe
+from tftq.spec.units import MIB
 from tftq.train.build import architecture_of
 from tftq.train.trainer import Trainer
 

@@ -16,10 +16,10 @@ from tftq.data.load import load_datasets
 from tftq.data.scaling import ColumnScaling
 from tftq.data.windows import Datasets
 from tftq.jobs.plan import print_step
-from tftq.memory.components import MIB
 from tftq.plan.export import WINDOWS
 from tftq.plan.peaks import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, PlannedPeak, plan_peaks
 from tftq.plan.phases import Phase, RunPlan, allowance_bytes, requested_device
+from tftq.spec.units import MIB
 
 FLOAT = 4  # bytes
 TRANSITION_BYTES = 14  # in the replay buffer, see `tftq.agents.replay`

@@ -10,11 +10,11 @@ from rich.table import Table
 
 from tftq.agents.export import ExportedPolicy
 from tftq.agents.rewards import Earnings
-from tftq.memory.components import MIB
 from tftq.report.chart import line_chart
 from tftq.report.forecaster import common_values
 from tftq.report.page import megabytes, write_page
 from tftq.report.run_files import RunFiles
+from tftq.spec.units import MIB
 
 
 def evaluation_line(epoch: int, steps: int, train_reward: float, earnings: Earnings) -> str:

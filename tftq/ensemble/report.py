@@ -12,7 +12,8 @@ from markupsafe import Markup
 from tftq.ensemble.backtest import Backtest, Score, backtest, drawdowns
 from tftq.ensemble.recipe import BUY_AND_HOLD, NO_CHANGE, OWN
 from tftq.report.chart import bar_chart, line_chart
-from tftq.report.page import MB, write_page
+from tftq.report.page import write_page
+from tftq.spec.units import MB
 
 POINTS = 300  # of the chart of equity: more are not visible
 BUDGET_IN_SIGHT = 3  # a budget more than this many times the highest bar is not drawn: the bars would be lost below it

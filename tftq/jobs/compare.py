@@ -18,8 +18,8 @@ from tftq.jobs.folder import begun_by, identity, new_folder
 from tftq.jobs.run import run
 from tftq.recipe.load import load_recipe
 from tftq.recipe.schema import Recipe
+from tftq.spec.units import MB
 
-MB = 1e6
 BASELINE = "fp32"  # of the first run: what the others' losses are divided by
 
 

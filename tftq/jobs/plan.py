@@ -7,11 +7,11 @@ from typing import Any
 
 from tftq.console import Console
 from tftq.data.load import load_datasets
-from tftq.memory.components import MIB
 from tftq.plan.advice import Advice, advise, peaks_by_precision
 from tftq.plan.phases import RunPlan, plan_phases, requested_device
 from tftq.plan.training import Planner
 from tftq.recipe.schema import Recipe
+from tftq.spec.units import MIB
 from tftq.train.stages import stages_of
 
 

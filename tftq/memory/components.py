@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 from torch import Tensor, UntypedStorage, nn
 from torch.optim import Optimizer
 
-MIB = 2**20  # bytes
-
 
 class Components(NamedTuple):
     """Bytes of tensors, each storage once."""

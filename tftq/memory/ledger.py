@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tftq.memory.components import MIB
+from tftq.spec.units import MIB
 
 COMPONENTS = ("parameters", "gradients", "optimizer", "activations", "workspace", "left_over")
 """What the bytes at a peak are for; left over is what is still there afterwards and belongs to none of the others."""

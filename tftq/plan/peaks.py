@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tftq.memory.components import MIB
 from tftq.memory.labels import LabellingCounter
+from tftq.spec.units import MIB
 
 ALLOCATOR_BLOCK = 512  # bytes; kMinBlockSize of PyTorch's CUDACachingAllocator: every tensor takes a multiple of it
 # Of one handle with the default CUBLAS_WORKSPACE_CONFIG :4096:2:16:8 (PyTorch, CUDA semantics, "cuBLAS workspaces"), which the caching

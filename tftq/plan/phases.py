@@ -12,12 +12,12 @@ from rich.table import Table
 
 from tftq.console import Console
 from tftq.errors import PlanError
-from tftq.memory.components import MIB
 from tftq.memory.ledger import COMPONENTS
 from tftq.plan.export import WINDOWS, plan_export
 from tftq.plan.peaks import CUDA_CONTEXT, PlannedPeak
 from tftq.plan.training import Planner, StagePlan
 from tftq.recipe.schema import MemoryRecipe, Recipe, RunRecipe
+from tftq.spec.units import MIB
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from tftq.errors import RecipeError
 from tftq.evaluate.loss import quantile_loss
 from tftq.evaluate.precision import Precision
 from tftq.evaluate.windows import evaluating
-from tftq.memory.components import MIB
 from tftq.model.curves import TableCurves
 from tftq.model.forecaster import Forecaster
 from tftq.model.tabulate import KNOT_COUNTS, put_tables
@@ -25,6 +24,7 @@ from tftq.quant.fake_quantize import learn_ranges, quantizers
 from tftq.quant.prepare import kept_layers, prepare
 from tftq.recipe.model import TftRecipe
 from tftq.recipe.schema import Recipe, TrainRecipe
+from tftq.spec.units import MIB
 from tftq.train.build import architecture_of, new_model
 from tftq.train.in_backward import AppliedInBackward
 from tftq.train.optimizer import build_optimizer

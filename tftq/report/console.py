@@ -8,7 +8,6 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from tftq.export.forecaster import Exported
-from tftq.memory.components import MIB
 from tftq.memory.ledger import Ledger
 from tftq.memory.timeline import Timeline
 from tftq.model.tabulate import KNOT_COUNTS, TOLERANCE, TabulatedVariable
@@ -18,6 +17,7 @@ from tftq.recipe.schema import Format
 from tftq.report.page import mebibytes, megabytes, number
 from tftq.spec.quantiles import quantile_name
 from tftq.spec.summary import FineTuningSummary
+from tftq.spec.units import MIB
 from tftq.train.state import Training
 
 PRINTED_LAYERS = 10  # those that lose most; the report shows all of them

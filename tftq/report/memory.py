@@ -7,9 +7,9 @@ from markupsafe import Markup
 
 from tftq.memory.ledger import COMPONENTS, Ledger, Record, Stack, ledgers, stack_of
 from tftq.report.chart import bar_chart
-from tftq.report.page import MIB
 from tftq.report.run_files import RunFiles
 from tftq.report.training import epoch_label, stage_shades
+from tftq.spec.units import MIB
 
 BUDGET_IN_SIGHT = 2  # a budget more than this many times the highest bar is not drawn: the bars would be lost below it
 SOURCES = {"cuda": "PyTorch's allocator", "counter": "the byte counter", "rss": "the process as a whole"}

@@ -8,9 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tftq.io import written_whole
 from tftq.spec.quantiles import quantile_name
-
-MB = 1e6
-MIB = 2**20
+from tftq.spec.units import MB, MIB
 
 
 def write_page(folder: Path, template: str, values: Mapping[str, Any]) -> Path:

@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tftq.memory.components import MIB
+from tftq.spec.units import MIB
 
 
 class TrainingBar:
