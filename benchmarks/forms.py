@@ -26,7 +26,9 @@ from tftq.memory.watch import MemoryWatch
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import Architecture, Form, TemporalFusionTransformer
 from tftq.recipe.schema import BarsRecipe, OptimizerRecipe, ScheduleRecipe, TableRecipe, TrainRecipe, ValidateRecipe
+from tftq.train.context import TrainingData, Workplace
 from tftq.train.device import seed_everything
+from tftq.train.stages import float_settings
 from tftq.train.trainer import Trainer
 
 CASES: dict[str, dict[str, Any]] = {
@@ -116,8 +118,10 @@ def train_form(case: dict[str, Any], data: Datasets, name: str, seed: int, lr: f
             model = TemporalFusionTransformer(data.train.inputs, data.scaling, data.target_scaling, architecture)
             part = Part(data.train, case["updates"] * case["batch"])
             trainer = Trainer(
-                *(model, part, Part(data.validation, 512), settings, Path(folder), watch.timeline, device),
-                **{"validate": ValidateRecipe(), "seed": seed, "recipe": ""},
+                model,
+                TrainingData(part, Part(data.validation, 512)),
+                float_settings(settings, ValidateRecipe(), seed=seed),
+                Workplace(Path(folder), device, watch.timeline),
             )
             start = time.perf_counter()
             trainer.fit()

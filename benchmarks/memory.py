@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,9 @@ from tftq.quant.calibration import calibrate
 from tftq.quant.prepare import prepared_copy
 from tftq.recipe.load import load_recipe
 from tftq.train.build import architecture_of
+from tftq.train.context import TrainingData, Workplace
 from tftq.train.device import seed_everything
-from tftq.train.qat import qat_schedule, qat_settings
+from tftq.train.stages import qat_schedule, stage_settings
 from tftq.train.trainer import Trainer
 
 RECIPES = Path(__file__).parent.parent / "recipes"
@@ -115,12 +117,10 @@ def measure_recipe(name: str) -> dict[str, Any]:
         watch = MemoryWatch(Path(folder) / "memory.jsonl", CPU)
         with watch.watching(model):
             trainer = Trainer(
-                *(model, windows, RandomWindows(inputs, 32), qat_settings(recipe) if phases else recipe.train, Path(folder)),
-                *(watch.timeline, CPU),
-                validate=recipe.validate,
-                seed=recipe.seed,
-                recipe="",
-                batch_size=plan.batch_size,
+                model,
+                TrainingData(windows, RandomWindows(inputs, 32)),
+                replace(stage_settings(recipe, stage), forward_batch=plan.batch_size),
+                Workplace(Path(folder), CPU, watch.timeline),
                 on_update=(lambda update: phases.apply(model, update)) if phases else (lambda update: None),
             )
             training = trainer.fit()

@@ -34,8 +34,10 @@ from tftq.quant.prepare import prepared_copy
 from tftq.quant.schedule import QatSchedule
 from tftq.recipe.schema import OptimizerRecipe, TrainRecipe, ValidateRecipe
 from tftq.serve.session import feeds
+from tftq.train.context import Timeline, TrainingData, Workplace
 from tftq.train.optimizer import build_optimizer
-from tftq.train.trainer import Timeline, Trainer
+from tftq.train.stages import float_settings
+from tftq.train.trainer import Trainer
 from tftq.train.validate import offloaded
 
 FP32 = 1e-4  # of the values' spread: sums in another order
@@ -258,15 +260,11 @@ def _trainer(
         torch.manual_seed(7)
         yield Trainer(
             SMALL.model(SMALL.recipe("none", "fp32", 4)),
-            RandomWindows(SMALL, windows),
-            RandomWindows(SMALL, 4, seed=2),
-            TrainRecipe(**{"epochs": 1, "batch_size": 4, "optimizer": OptimizerRecipe(lr=1e-2), **settings}),
-            folder or Path(own),
-            timeline or _NoTimeline(),
-            device,
-            validate=ValidateRecipe(),
-            seed=7,
-            recipe="small",
+            TrainingData(RandomWindows(SMALL, windows), RandomWindows(SMALL, 4, seed=2)),
+            float_settings(
+                TrainRecipe(**{"epochs": 1, "batch_size": 4, "optimizer": OptimizerRecipe(lr=1e-2), **settings}), ValidateRecipe(), seed=7
+            ),
+            Workplace(folder or Path(own), device, timeline or _NoTimeline(), "small"),
             on_update=on_update,
         )
 

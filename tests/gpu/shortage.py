@@ -6,6 +6,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 
 from tests.gpu.reference import RandomWindows, Size
 from tftq.memory.watch import MemoryWatch
+from tftq.train.context import TrainingData, Workplace
+from tftq.train.stages import stage_settings
 from tftq.train.trainer import Trainer
 
 
@@ -39,15 +42,9 @@ def shortage_row(size: Size, batch: int, device: torch.device, cap_bytes: int | 
         with watch.watching(model):
             trainer = Trainer(
                 model,
-                train,
-                validation,
-                recipe.train.model_copy(update={"epochs": 2}),
-                folder,
-                watch.timeline,
-                device,
-                validate=recipe.validate,
-                seed=recipe.seed,
-                recipe="random windows",
+                TrainingData(train, validation),
+                replace(stage_settings(recipe, "train"), epochs=2),
+                Workplace(folder, device, watch.timeline, "random windows"),
             )
             done = trainer.fit()
         records = [json.loads(line) for line in (folder / "memory.jsonl").read_text(encoding="utf-8").splitlines()]

@@ -19,7 +19,8 @@ from tftq.plan.training import Planner
 from tftq.quant.calibration import calibrate
 from tftq.quant.prepare import prepared_copy
 from tftq.recipe.schema import Recipe
-from tftq.train.qat import qat_schedule, qat_settings
+from tftq.train.context import TrainingData, Workplace
+from tftq.train.stages import qat_schedule, stage_settings
 from tftq.train.trainer import Trainer
 
 WARM_UP = 10  # updates that are not timed: kernels load, the allocator grows
@@ -53,19 +54,12 @@ def training_row(size: Size, stage: str, precision: str, batch: int, device: tor
     with tempfile.TemporaryDirectory() as folder:
         watch = MemoryWatch(Path(folder) / "memory.jsonl", device)
         clock = _Clock(device, _phases(recipe, model, len(train)) if stage == "qat" else lambda update: None)
-        settings = qat_settings(recipe) if stage == "qat" else recipe.train
         with watch.watching(model):
             trainer = Trainer(
                 model,
-                train,
-                validation,
-                settings,
-                Path(folder),
-                watch.timeline,
-                device,
-                validate=recipe.validate,
-                seed=recipe.seed,
-                recipe="random windows",
+                TrainingData(train, validation),
+                stage_settings(recipe, stage),
+                Workplace(Path(folder), device, watch.timeline, "random windows"),
                 on_update=clock,
             )
             done = trainer.fit()

@@ -232,12 +232,12 @@ def test_cuda_that_is_not_there_is_an_error(tmp_path: Path, capsys: pytest.Captu
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(*_: object, **__: object) -> None:
         error = KeyboardInterrupt()
-        error.add_note("train would go on at epoch 2, update 22")
+        error.add_note("training would resume at epoch 2, update 22")
         raise error
 
     monkeypatch.setattr(tftq.jobs.run, "run", interrupted)
     assert main(["run", str(QAT), f"out={tmp_path / 'run'}"]) == 130
-    assert "interrupted (train would go on at epoch 2, update 22): go on with --resume" in capsys.readouterr().err
+    assert "interrupted (training would resume at epoch 2, update 22): go on with --resume" in capsys.readouterr().err
 
 
 def test_a_checkpoint_knows_its_data() -> None:

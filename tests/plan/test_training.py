@@ -17,6 +17,8 @@ from tftq.recipe.load import load_recipe
 from tftq.recipe.schema import Recipe
 from tftq.spec.units import MIB
 from tftq.train.build import architecture_of
+from tftq.train.context import TrainingData, Workplace
+from tftq.train.stages import stage_settings
 from tftq.train.trainer import Trainer
 
 pytestmark = pytest.mark.slow
@@ -36,15 +38,9 @@ def measured(size: Size, recipe: Recipe) -> tuple[int, int]:
         with watch.watching():
             trainer = Trainer(
                 size.model(recipe),
-                RandomWindows(size, 2 * batch * recipe.train.accumulate),
-                RandomWindows(size, batch, seed=2),
-                recipe.train,
-                Path(folder),
-                watch.timeline,
-                CPU,
-                validate=recipe.validate,
-                seed=1,
-                recipe="",
+                TrainingData(RandomWindows(size, 2 * batch * recipe.train.accumulate), RandomWindows(size, batch, seed=2)),
+                stage_settings(recipe, "train"),
+                Workplace(Path(folder), CPU, watch.timeline),
             )
             watch.probe.reset_peak()
             trainer.fit()

@@ -10,8 +10,8 @@ from tftq.errors import QuantizationError
 from tftq.quant.fake_quantize import quantizers
 from tftq.quant.schedule import Phase, QatSchedule
 from tftq.recipe.schema import BarsRecipe, QatRecipe, QuantRecipe, Recipe, TrainRecipe
-from tftq.train.qat import qat_schedule, qat_settings
 from tftq.train.sampler import Sampler
+from tftq.train.stages import qat_schedule, stage_settings
 
 FLOAT, LEARNING, BOTH, FROZEN = Phase(False, False), Phase(True, False), Phase(True, True), Phase(False, True)
 
@@ -90,7 +90,7 @@ def test_qat_trains_as_training_does_but_for_its_own_settings() -> None:
     own = {"epochs": 3, "lr": 2e-5, "schedule": {"warmup": 0.2, "cooldown": 0.3, "floor": 0.1}}
     optimizer = {"lr": 1e-2, "weight_decay": 0.5, "groups": {"*slope": 1e-3}}
     made = recipe(own, epochs=9, accumulate=2, clip_norm=None, patience=2, optimizer=optimizer, precision="bf16")
-    settings = qat_settings(made)
+    settings = stage_settings(made, "qat")
     assert (settings.epochs, settings.optimizer.lr, settings.schedule) == (3, 2e-5, made.quant.qat.schedule)
     assert (settings.patience, settings.optimizer.groups) == (None, {})
     assert (settings.batch_size, settings.accumulate, settings.clip_norm, settings.precision) == (8, 2, None, "bf16")

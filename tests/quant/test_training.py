@@ -18,8 +18,10 @@ from tftq.quant.fake_quantize import quantizers
 from tftq.quant.prepare import prepare
 from tftq.quant.schedule import QatSchedule
 from tftq.recipe.schema import OptimizerRecipe, TrainRecipe, ValidateRecipe
+from tftq.train.context import TrainingData, Workplace
 from tftq.train.optimizer import build_optimizer
 from tftq.train.schedule import Schedule
+from tftq.train.stages import float_settings
 from tftq.train.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -47,15 +49,9 @@ class Trace:
         torch.manual_seed(11)
         trainer = Trainer(
             model,
-            data,
-            data,
-            TrainRecipe(epochs=2, batch_size=8, optimizer=OptimizerRecipe(lr=1e-2)),
-            folder,
-            ListTimeline(),
-            CPU,
-            validate=ValidateRecipe(),
-            seed=3,
-            recipe="",
+            TrainingData(data, data),
+            float_settings(TrainRecipe(epochs=2, batch_size=8, optimizer=OptimizerRecipe(lr=1e-2)), ValidateRecipe(), seed=3),
+            Workplace(folder, CPU, ListTimeline()),
             on_update=on_update,
         )
         self.updates = trainer.fit().updates
@@ -131,15 +127,9 @@ def test_the_first_qat_update_starts_where_ptq_ends(tmp_path: Path) -> None:
     schedule, data = QatSchedule(0, 0, 1, 2), SmallWindows(batch)
     trainer = Trainer(
         quantized.train(),
-        data,
-        data,
-        TrainRecipe(epochs=1, batch_size=32, optimizer=OptimizerRecipe(lr=1e-4)),
-        tmp_path / "qat",
-        ListTimeline(),
-        CPU,
-        validate=ValidateRecipe(),
-        seed=3,
-        recipe="",
+        TrainingData(data, data),
+        float_settings(TrainRecipe(epochs=1, batch_size=32, optimizer=OptimizerRecipe(lr=1e-4)), ValidateRecipe(), seed=3),
+        Workplace(tmp_path / "qat", CPU, ListTimeline()),
         on_update=lambda update: schedule.apply(quantized, update),
     )
     trainer.fit()

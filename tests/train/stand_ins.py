@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 from tests.model.small import example
 from tftq.data.columns import Batch, Inputs
 from tftq.recipe.schema import TrainRecipe, ValidateRecipe
+from tftq.train.context import TrainingData, Workplace
+from tftq.train.stages import float_settings
 from tftq.train.trainer import Trainer
 
 LOOKBACK, HORIZON, OBSERVED, KNOWN = 4, 3, 2, 1
@@ -95,25 +98,21 @@ class ListTimeline:
 def tiny_trainer(
     folder: Path, model: nn.Module | None = None, *, windows: int = 16, validate: ValidateRecipe | None = None, **options: Any
 ) -> Trainer:
-    """A trainer of 3 epochs over batches of 2; `options` of TrainRecipe and of Trainer, the latter by name (`forward`: its batch)."""
-    own = {
-        name: options.pop(name)
-        for name in ("seed", "recipe", "data", "on_update", "best_from", "keep_start", "train", "validation", "timeline")
-        if name in options
-    }
+    """A trainer of 3 epochs over batches of 2; `options` of TrainRecipe and of what a Trainer takes (`forward`: its batch)."""
+    own = {name: options.pop(name) for name in ("best_from", "keep_start", "range_lr") if name in options}
     if "forward" in options:
-        own["batch_size"] = options.pop("forward")
-    settings = TrainRecipe(**{"epochs": 3, "batch_size": 2, **options})
-    return Trainer(
-        model if model is not None else TinyModel(),
-        own.pop("train", None) or TinyWindows(windows),
-        own.pop("validation", None) or TinyWindows(10, seed=2),
-        settings,
-        folder,
-        own.pop("timeline", None) or ListTimeline(),
-        torch.device("cpu"),
-        **{"validate": validate or ValidateRecipe(), "seed": 3, "recipe": "name: tiny\n", **own},
+        own["forward_batch"] = options.pop("forward")
+    data = TrainingData(
+        options.pop("train", None) or TinyWindows(windows),
+        options.pop("validation", None) or TinyWindows(10, seed=2),
+        options.pop("data", ""),
     )
+    place = Workplace(folder, torch.device("cpu"), options.pop("timeline", None) or ListTimeline(), options.pop("recipe", "name: tiny\n"))
+    on_update = options.pop("on_update", lambda update: None)
+    seed = options.pop("seed", 3)
+    recipe = TrainRecipe(**{"epochs": 3, "batch_size": 2, **options})
+    settings = replace(float_settings(recipe, validate or ValidateRecipe(), seed=seed), **own)
+    return Trainer(model if model is not None else TinyModel(), data, settings, place, on_update=on_update)
 
 
 def metrics_lines(folder: Path) -> list[dict[str, Any]]:

@@ -99,10 +99,10 @@ def test_every_random_generator_continues(tmp_path: Path) -> None:
 def test_both_files_of_a_training_are_plain_and_best_serves_without_the_optimizer(tmp_path: Path) -> None:
     trainer = tiny_trainer(tmp_path)
     trainer.fit()
-    best = load_checkpoint(trainer.best)
+    best = load_checkpoint(trainer.checkpoints.best)
     assert best.keys() == {"format", "recipe", "model", "epoch", "validation"}
     assert best["recipe"] == "name: tiny\n"
-    assert load_checkpoint(trainer.last).keys() == {
+    assert load_checkpoint(trainer.checkpoints.last).keys() == {
         "format",
         "recipe",
         "plan",

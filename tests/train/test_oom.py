@@ -196,14 +196,14 @@ def fitted(folder: Path, model: Cramped, **options: Any) -> tuple[Trainer, TinyW
 
 
 def assert_same_result(ours: Trainer, theirs: Trainer) -> None:
-    mine, other = torch.load(ours.last), torch.load(theirs.last)
+    mine, other = torch.load(ours.checkpoints.last), torch.load(theirs.checkpoints.last)
     assert all(torch.equal(value, other["model"][name]) for name, value in mine["model"].items())
     for index, state in mine["optimizer"]["state"].items():
         assert all(torch.equal(value, other["optimizer"]["state"][index][name]) for name, value in state.items())
     assert torch.equal(mine["random"]["torch"], other["random"]["torch"])
     assert mine["random"]["python"] == other["random"]["python"]
     assert mine["scaler"] == other["scaler"]
-    ours_lines, theirs_lines = metrics_lines(ours.metrics.parent), metrics_lines(theirs.metrics.parent)
+    ours_lines, theirs_lines = metrics_lines(ours.metrics.path.parent), metrics_lines(theirs.metrics.path.parent)
     changing = ("samples_per_s", "out_of_memory")
     assert [{k: v for k, v in line.items() if k not in changing} for line in ours_lines] == [
         {k: v for k, v in line.items() if k not in changing} for line in theirs_lines
@@ -234,7 +234,7 @@ def test_halved_until_it_fits_the_result_is_that_of_small_batches_from_the_begin
         assert re.match(start + rf".*\); going on with {tried // 2}, an update", str(warning.message))
     lines = metrics_lines(tmp_path / "cramped")
     assert [(line["batch_size"], line["out_of_memory"]) for line in lines] == [(2, 2), (2, 0)]
-    assert trainer.batch_size == 2
+    assert trainer.state.batch_size == 2
 
 
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
@@ -308,7 +308,7 @@ def test_a_step_that_fails_half_way_is_not_done_twice(tmp_path: Path, monkeypatc
     monkeypatch.setattr(trainer.optimizer, "step", cramped_step)
     with pytest.raises(OutOfMemoryError, match=r"epoch 1, update 2: out of memory in the optimizer's step.*lower model\.hidden"):
         trainer.fit()
-    saved = torch.load(trainer.last)
+    saved = torch.load(trainer.checkpoints.last)
     assert saved["state"]["update"] == 2 and saved["state"]["batch_size"] == 2
     assert {int(state["step"]) for state in saved["optimizer"]["state"].values()} == {2}
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.model.small import small_model
 from tests.quant.small import SmallWindows, calibrated, part, small_batch
@@ -19,7 +19,8 @@ from tftq.quant.fake_quantize import ActivationQuantizer, learn_ranges, quantize
 from tftq.quant.integers import quantization_parameters
 from tftq.quant.schedule import QatSchedule
 from tftq.recipe.schema import BarsRecipe, OptimizerRecipe, QatRecipe, QuantRecipe, Recipe, ScheduleRecipe, TrainRecipe
-from tftq.train.qat import RANGES, qat_schedule, qat_settings
+from tftq.train.optimizer import build_optimizer
+from tftq.train.stages import qat_schedule, stage_settings
 from tftq.train.trainer import Trainer
 
 Ranges = Literal["observe", "learn"]
@@ -46,13 +47,13 @@ class Qat:
         self.states: list[dict[str, Tensor]] = []
         self.rates: list[dict[str, float]] = []
         data = SmallWindows(small_batch(self.model.inputs, 16, seed=7))
-        groups = {RANGES: 3e-2} if ranges == "learn" else {}
         given: dict[str, Any] = {
             "batch_size": 4,
             "epochs": 2,
-            "optimizer": OptimizerRecipe(lr=1e-2, groups=groups),
+            "optimizer": OptimizerRecipe(lr=1e-2),
             "schedule": ScheduleRecipe(warmup=0.25, cooldown=0.5, floor=0.1),
             "checkpoint_every": 1,
+            "range_lr": 3e-2 if ranges == "learn" else None,
             **options,
         }
         self.trainer: Trainer = tiny_trainer(folder, self.model, train=data, validation=data, on_update=self.on_update, **given)
@@ -100,7 +101,7 @@ def test_resumed_in_any_phase_equals_uninterrupted(whole: Qat, tmp_path: Path, s
     assert len(whole.states) == 8 and len(second.states) == 1 + 8 - stop_at  # one more: of the phase it was interrupted in
     for update, found in enumerate(second.states[1:], start=stop_at):
         assert all(torch.equal(value, whole.states[update][name]) for name, value in found.items()), update
-    ours, theirs = (torch.load(run.trainer.last)["optimizer"]["state"] for run in (second, whole))
+    ours, theirs = (torch.load(run.trainer.checkpoints.last)["optimizer"]["state"] for run in (second, whole))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(value, theirs[index][name]) for index, state in ours.items() for name, value in state.items())
 
@@ -126,7 +127,7 @@ def test_learned_ranges_follow_the_schedule_in_a_group_of_their_own(whole: Qat) 
         factor = warmed if update < 2 else cooled if left < 4 else 1.0
         expected = {"weights": 1e-2 * factor, "others": 1e-2 * factor}
         if ranges_of(whole) == "learn":
-            expected["*.stretch others"] = 3e-2 * factor
+            expected["learned ranges"] = 3e-2 * factor
         assert rates == pytest.approx(expected), update
 
 
@@ -134,7 +135,7 @@ def test_the_deployed_scale_is_the_learned_one(tmp_path: Path) -> None:
     """Before freezing too, right after the optimizer moved it; validating on that model is what keeps it."""
     run = Qat(tmp_path, "learn", epochs=1)
     run.trainer.fit()  # ends at update 4, in the middle of learning
-    best = torch.load(run.trainer.best)["model"]
+    best = torch.load(run.trainer.checkpoints.best)["model"]
     moved = 0
     for name, quantizer in quantizers(run.model):
         low, high = quantizer.range()
@@ -211,8 +212,20 @@ def recipe(**qat: Any) -> Recipe:
 
 
 def test_a_recipe_gives_learned_ranges_a_rate_of_their_own() -> None:
-    assert qat_settings(recipe(ranges="learn", range_lr=0.02)).optimizer.groups == {RANGES: 0.02}
-    assert qat_settings(recipe()).optimizer.groups == {}
+    learned, observed = (stage_settings(recipe(ranges=ranges, range_lr=0.02), "qat") for ranges in ("learn", "observe"))
+    assert (learned.range_lr, observed.range_lr) == (0.02, None)
+    assert learned.optimizer.groups == {}
+
+
+def test_learned_ranges_are_found_whatever_they_are_called() -> None:
+    """A parameter that merely has the name is none."""
+    model = start("learn")
+    model.register_parameter("stretch", nn.Parameter(torch.ones(2)))
+    groups = {group["name"]: group for group in build_optimizer(model, OptimizerRecipe(lr=1e-2), range_lr=3e-2).param_groups}
+    stretches = [quantizer.stretch for _, quantizer in quantizers(model) if quantizer.stretch is not None]
+    assert len(stretches) > 1 and {id(parameter) for parameter in groups["learned ranges"]["params"]} == {id(one) for one in stretches}
+    assert groups["learned ranges"]["base_lr"] == 3e-2 and groups["learned ranges"]["weight_decay"] == 0
+    assert any(parameter is model.stretch for parameter in groups["others"]["params"])
 
 
 def test_ranges_that_are_never_learned_are_refused() -> None:

@@ -12,7 +12,7 @@ import torch
 from tests.train.stand_ins import TinyModel, TinyWindows, metrics_lines, tiny_trainer
 from tftq.errors import CheckpointError
 from tftq.recipe.schema import OptimizerRecipe, ScheduleRecipe
-from tftq.train.checkpoint import load_checkpoint, save_checkpoint
+from tftq.train.resume import Resumable
 from tftq.train.state import Training
 from tftq.train.trainer import Trainer
 
@@ -69,7 +69,10 @@ def assert_equal_weights(ours: Traced, theirs: Traced) -> None:
     mine, other = ours.trainer.model.state_dict(), theirs.trainer.model.state_dict()
     assert mine.keys() == other.keys()
     assert all(torch.equal(mine[name], other[name]) for name in mine)
-    ours_last, theirs_last = torch.load(ours.trainer.last)["optimizer"], torch.load(theirs.trainer.last)["optimizer"]
+    ours_last, theirs_last = (
+        torch.load(ours.trainer.checkpoints.last)["optimizer"],
+        torch.load(theirs.trainer.checkpoints.last)["optimizer"],
+    )
     for index, state in ours_last["state"].items():
         assert all(torch.equal(value, theirs_last["state"][index][name]) for name, value in state.items())
 
@@ -209,22 +212,6 @@ def test_another_training_is_refused_with_what_changed(tmp_path: Path, changed: 
         trainer.fit(resume=True)
 
 
-@pytest.mark.parametrize("data", ["these", "others"])
-def test_a_checkpoint_that_has_the_data_below_its_recipe_is_held_to_it_alone(tmp_path: Path, data: str) -> None:
-    stopped = Traced(tmp_path, stop_at=10)
-    stopped.interrupt()
-    content = load_checkpoint(stopped.trainer.last)
-    content["plan"] |= {"recipe": ["name: tiny, of fewer options", f"data: {data}"]}
-    del content["plan"]["data"]
-    save_checkpoint(stopped.trainer.last, content)
-    again = tiny_trainer(tmp_path, TinyModel(), **OPTIONS, data="these")
-    if data == "these":
-        again.fit(resume=True)
-    else:
-        with pytest.raises(CheckpointError, match=r"-data: others\n\+data: these$"):
-            again.fit(resume=True)
-
-
 def test_another_model_is_refused_with_its_weights_named(tmp_path: Path) -> None:
     Traced(tmp_path, stop_at=10).interrupt()
     model = TinyModel()
@@ -240,14 +227,14 @@ def test_resuming_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
 
 def test_an_interruption_between_a_line_and_its_checkpoint_leaves_each_epoch_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Traced(tmp_path)
-    save, epochs = run.trainer._save_last, iter([1])
+    save, epochs = run.trainer.checkpoints.save_last, iter([1])
 
-    def interrupted_at_the_second_epoch() -> None:
+    def interrupted_at_the_second_epoch(training: Resumable) -> None:
         if next(epochs, None) is None:
             raise Interrupted
-        save()
+        save(training)
 
-    monkeypatch.setattr(run.trainer, "_save_last", interrupted_at_the_second_epoch)
+    monkeypatch.setattr(run.trainer.checkpoints, "save_last", interrupted_at_the_second_epoch)
     run.interrupt()
     assert [line["epoch"] for line in metrics_lines(tmp_path)] == [1, 2]
     Traced(tmp_path).trainer.fit(resume=True)
@@ -256,7 +243,7 @@ def test_an_interruption_between_a_line_and_its_checkpoint_leaves_each_epoch_onc
 
 @pytest.mark.parametrize(
     ("stop_at", "note"),
-    [(3, "training would go on from its beginning"), (13, "training would go on at epoch 2, update 12")],
+    [(3, "training would resume from its beginning"), (13, "training would resume at epoch 2, update 12")],
 )
 def test_ctrl_c_tells_where_resuming_goes_on(tmp_path: Path, stop_at: int, note: str) -> None:
     def interrupt(update: int) -> None:

@@ -87,7 +87,7 @@ def test_smaller_forward_passes_change_no_gradient(tmp_path: Path) -> None:
     sizes = [batch for training, batch in trainer.model.seen if training]
     assert sizes == [3, 3, 3, 3, 3, 1, 3, 3, 3, 3, 3, 1, 3, 3, 1]
     assert trainer.model.validation_batches() == [3, 3, 3, 1], "validation takes no more than training"
-    assert trainer.batch_size == metrics_lines(tmp_path / "parts")[0]["batch_size"] == 3
+    assert trainer.state.batch_size == metrics_lines(tmp_path / "parts")[0]["batch_size"] == 3
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
@@ -223,7 +223,7 @@ def test_early_stopping_loads_the_best_weights_back(tmp_path: Path) -> None:
     assert [line["epoch"] for line in lines] == [1, 2, 3, 4, 5]
     assert result.best_epoch == 2
     assert result.validation.loss == lines[1]["val"]["loss"] == min(line["val"]["loss"] for line in lines)
-    best, last = torch.load(trainer.best)["model"], torch.load(trainer.last)["model"]
+    best, last = torch.load(trainer.checkpoints.best)["model"], torch.load(trainer.checkpoints.last)["model"]
     assert torch.equal(model.head.weight, best["head.weight"])
     assert not torch.equal(model.head.weight, last["head.weight"])
 

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from tftq.evaluate.windows import validate
 from tftq.memory.counter import ByteCounter
 from tftq.plan.phases import plan_phases
 from tftq.plan.training import Planner
-from tftq.recipe.schema import OptimizerRecipe, ValidateRecipe
+from tftq.recipe.schema import OptimizerRecipe, TrainRecipe, ValidateRecipe
 from tftq.train.checkpoint import load_checkpoint, save_checkpoint
 from tftq.train.log import TrainingBar
 from tftq.train.optimizer import build_optimizer
+from tftq.train.stages import float_settings
 from tftq.train.validate import Validator, copy_on_cpu, offloaded
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -68,10 +70,9 @@ def validator(model: Small, *, offload: bool = False, **settings: Any) -> tuple[
     made = Validator(
         model,
         AnywhereWindows(10, seed=2),
-        ValidateRecipe(**settings),
+        replace(float_settings(TrainRecipe(), ValidateRecipe(**settings), seed=0), offload=offload),
         Precision("fp32", GPU),
         optimizer,
-        offload=offload,
         announce=announced.append,
     )
     return made, announced
@@ -213,7 +214,7 @@ def test_memory_that_runs_out_in_validation_shrinks_its_batch_alone(tmp_path: Pa
     other, _ = trained(tmp_path / "roomy", roomy, validate=ValidateRecipe(batch_size=2))
     assert [batch for training, batch in model.seen if training] == [8] * 4
     assert model.validation_batches() == [8, 4, *[2] * 10]
-    assert len(caught) == 2 and trainer.batch_size == 8 and result.out_of_memory == 2
+    assert len(caught) == 2 and trainer.state.batch_size == 8 and result.out_of_memory == 2
     lines, wanted = metrics_lines(tmp_path / "cramped"), metrics_lines(tmp_path / "roomy")
     assert [line["validation_batch_size"] for line in lines] == [2, 2] and [line["out_of_memory"] for line in lines] == [2, 0]
     assert [without(line, "out_of_memory") for line in lines] == [without(line, "out_of_memory") for line in wanted]

@@ -25,9 +25,9 @@ from tftq.data.columns import Inputs
 from tftq.data.scaling import ColumnScaling
 from tftq.data.windows import Datasets
 from tftq.errors import NonFiniteError
-from tftq.evaluate.diagnose import not_finite_weights
 from tftq.memory.watch import MemoryWatch
 from tftq.train.checkpoint import save_checkpoint
+from tftq.train.diagnose import not_finite_weights
 from tftq.train.log import TrainingBar
 
 CHECKPOINT = "last.pt"

@@ -36,16 +36,6 @@ def find_non_finite(model: nn.Module, batch: Batch) -> str | None:
     return f"the first layer with such an output is {name or 'the model itself'} ({type(layer).__name__}); {cause}"
 
 
-def not_finite_gradients(model: nn.Module) -> list[str]:
-    """The names of the parameters whose gradient is not finite."""
-    return [name for name, parameter in model.named_parameters() if parameter.grad is not None and not parameter.grad.isfinite().all()]
-
-
-def not_finite_weights(model: nn.Module) -> list[str]:
-    """The names of the parameters that are not finite themselves, as where such a gradient has been applied."""
-    return [name for name, parameter in model.named_parameters() if not parameter.isfinite().all()]
-
-
 @contextmanager
 def _first_layer(model: nn.Module) -> Iterator[list[tuple[str, nn.Module]]]:
     """Collect layers with an output that is not finite, in the order in which they finish; parents finish after their children."""

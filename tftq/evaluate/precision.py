@@ -34,9 +34,12 @@ class Precision:
             if was_on is not None:
                 torch.backends.mkldnn.set_flags(_enabled=was_on, _fp32_precision=None)
 
-    def scaler(self) -> GradScaler:
-        """A new gradient scaler, which does nothing but in FP16."""
-        return GradScaler(self.device.type, enabled=self.name == "fp16")
+    def scaler(self, before: GradScaler | None = None) -> GradScaler:
+        """Return a new gradient scaler, which acts in FP16 only; with the scale of the one before, if any, but nothing unscaled yet."""
+        scaler = GradScaler(self.device.type, enabled=self.name == "fp16")
+        if before is not None:
+            scaler.load_state_dict(before.state_dict())
+        return scaler
 
     def check(self) -> None:
         """Try the format on the device, with the layers that a model is made of, forward and backward.

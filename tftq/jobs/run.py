@@ -40,11 +40,12 @@ from tftq.report.console import (
     validation_line,
 )
 from tftq.report.forecaster import write_report
+from tftq.spec.stages import STAGES
 from tftq.spec.summary import FineTuningSummary, ForecasterSummary, TablesSummary, ValidationWindows
 from tftq.train.build import architecture_of, build_model
+from tftq.train.context import TrainingData, Workplace
 from tftq.train.device import choose_device, gpu_uuid, seed_everything
-from tftq.train.qat import qat_schedule
-from tftq.train.stages import SETTINGS
+from tftq.train.stages import qat_schedule, stage_settings
 from tftq.train.state import Training
 from tftq.train.trainer import Trainer
 
@@ -207,7 +208,7 @@ def _train_quantized(job: ForecasterJob, prepared: Forecaster, phases: QatSchedu
 
 def _fine_tune(job: ForecasterJob, model: Forecaster, stage: str, words: str, phases: QatSchedule | None = None) -> Training:
     """Train a changed model further, in place; it ends no worse than it began."""
-    folder = job.folder.path / stage
+    folder = job.folder.path / STAGES[stage].folder
     job.watch.timeline.stage = stage
     seed_everything(job.recipe.seed)  # exports in between draw random numbers too: which of them there are must not change training
     with job.watch.watching(model.train()):
@@ -216,27 +217,22 @@ def _fine_tune(job: ForecasterJob, model: Forecaster, stage: str, words: str, ph
     return training
 
 
-def _trainer(job: ForecasterJob, model: Forecaster, title: str, folder: Path, phases: QatSchedule | None = None) -> Trainer:
-    recipe = job.recipe
-    on_cpu = job.planner.validates_on_cpu(recipe, job.plans[title])
+def _trainer(job: ForecasterJob, model: Forecaster, stage: str, folder: Path, phases: QatSchedule | None = None) -> Trainer:
+    recipe, plan = job.recipe, job.plans[stage]
+    on_cpu = job.planner.validates_on_cpu(recipe, plan)
+    settings = replace(
+        stage_settings(recipe, stage),
+        validate=recipe.validate.model_copy(update={"device": "cpu"}) if on_cpu else recipe.validate,
+        forward_batch=plan.batch_size,
+        offload=job.planner.offloads(recipe, plan),
+        best_from=phases.fake_quant if phases else 0,
+    )
     trainer = Trainer(
         model,
-        job.data.train,
-        job.data.validation,
-        SETTINGS[title](recipe),
-        folder,
-        job.watch.timeline,
-        job.device,
-        validate=recipe.validate.model_copy(update={"device": "cpu"}) if on_cpu else recipe.validate,
-        seed=recipe.seed,
-        recipe=identity(recipe),
-        data=job.data.train.fingerprint(),
-        title=title,
-        batch_size=job.plans[title].batch_size,
-        offload=job.planner.offloads(recipe, job.plans[title]),
+        TrainingData(job.data.train, job.data.validation, job.data.train.fingerprint()),
+        settings,
+        Workplace(folder, job.device, job.watch.timeline, identity(recipe)),
         on_update=(lambda update: phases.apply(model, update)) if phases else (lambda update: None),
-        best_from=phases.fake_quant if phases else 0,
-        keep_start=title != "train",  # so that a later stage ends no worse than what it began with
     )
     job.watch.follow(trainer.model, trainer.optimizer)
     return trainer

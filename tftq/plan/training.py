@@ -23,12 +23,12 @@ from tftq.plan.peaks import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, CUDA_CONTEXT, Pla
 from tftq.quant.fake_quantize import learn_ranges, quantizers
 from tftq.quant.prepare import kept_layers, prepare
 from tftq.recipe.model import TftRecipe
-from tftq.recipe.schema import Recipe, TrainRecipe
+from tftq.recipe.schema import Recipe
 from tftq.spec.units import MIB
 from tftq.train.build import architecture_of, new_model
 from tftq.train.in_backward import AppliedInBackward
 from tftq.train.optimizer import build_optimizer
-from tftq.train.stages import SETTINGS, stages_of
+from tftq.train.stages import StageSettings, stage_settings, stages_of
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Planner:
         """One of them, computed in forward passes of `batch_size` windows."""
         validation_batch = recipe.validate.batch_size or batch_size
         make_model = {"train": self._model, "prune": self._pruned, "qat": self._prepared}[stage]
-        settings = SETTINGS[stage](recipe)
+        settings = stage_settings(recipe, stage)
         cuda = self.device.type == "cuda"
 
         def make_steps() -> Sequence[Callable[[], object]]:
@@ -199,7 +199,7 @@ class Planner:
                 knots = curves.grid.rows
             return DeployedSize(_numbers(model), sum(_numbers(model.get_submodule(name)) for name in kept), knots)
 
-    def _precision(self, settings: TrainRecipe) -> Precision:
+    def _precision(self, settings: StageSettings) -> Precision:
         # On a GPU an LSTM in FP16 is one kernel, as it is in BF16 on the CPU, whose numbers are of the same size.
         as_on_gpu = self.device.type == "cuda" and settings.precision == "fp16"
         return Precision("bf16" if as_on_gpu else settings.precision, torch.device("cpu"))
@@ -253,10 +253,10 @@ def _numbers(module: nn.Module) -> int:
 
 
 def _steps(
-    model: Forecaster, settings: TrainRecipe, group: int, batch_size: int, validation_batch: int, precision: Precision
+    model: Forecaster, settings: StageSettings, group: int, batch_size: int, validation_batch: int, precision: Precision
 ) -> Sequence[Callable[[], object]]:
     """The optimizer's first step, an update from a group of windows and a validation batch, as the trainer computes them."""
-    optimizer = build_optimizer(model, settings.optimizer)
+    optimizer = build_optimizer(model, settings.optimizer, range_lr=settings.range_lr)
     if settings.optimizer.in_backward:
         AppliedInBackward(optimizer)
     quantiles = torch.tensor(model.quantiles)

@@ -350,6 +350,11 @@ def learn_ranges(model: nn.Module) -> None:
         )
 
 
+def learned_ranges(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters through which the quantizers of a model learn their ranges."""
+    return [quantizer.stretch for _, quantizer in quantizers(model) if quantizer.stretch is not None]
+
+
 @contextmanager
 def unrounded(model: nn.Module) -> Iterator[None]:
     """Let a prepared model compute in floating point, in eval mode too, and learn nothing; its switches are restored."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tftq.recipe.yaml import read_document
+from tftq.spec.stages import STAGES
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,11 @@ class RunFiles:
     def read(cls, folder: Path) -> "RunFiles":
         """Read the folder of a finished run; prune/, qat/ and exports/ may be missing."""
         summary = _json(folder / "summary.json")
-        metrics = {"train": folder / "metrics.jsonl", **{stage: folder / stage / "metrics.jsonl" for stage in ("prune", "qat")}}
+        metrics = {name: folder / stage.folder / "metrics.jsonl" for name, stage in STAGES.items()}
         proofs = {format: folder / "exports" / f"{format}.export.json" for format in summary["models"]}
         return cls(
             summary,
-            {stage: _epochs(path) for stage, path in metrics.items() if stage == "train" or path.exists()},
+            {stage: _epochs(path) for stage, path in metrics.items() if path.exists() or not STAGES[stage].fine_tunes},
             _lines(folder / "memory.jsonl"),
             _json(folder / "env.json"),
             read_document(folder / "recipe.yaml").values,

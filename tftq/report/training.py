@@ -8,8 +8,7 @@ from markupsafe import Markup
 
 from tftq.report.chart import line_chart
 from tftq.report.run_files import RunFiles
-
-LATER = {"prune": ("p", "pruned"), "qat": ("q", "QAT")}  # stage -> what stands before the numbers of its epochs, the name of its shade
+from tftq.spec.stages import STAGES
 
 
 @dataclass(frozen=True)
@@ -55,12 +54,12 @@ def epochs(files: RunFiles) -> Epochs:
 
 def epoch_label(stage: str, epoch: int) -> str:
     """Name an epoch: "3", or "q3" in QAT."""
-    return f"{LATER[stage][0] if stage in LATER else ''}{epoch}"
+    return f"{STAGES[stage].epoch_prefix}{epoch}"
 
 
 def stage_shades(stages: Sequence[str]) -> dict[int, str]:
     """Map the first column of each stage after training to the name of its shade."""
-    return {stages.index(stage): name for stage, (_, name) in LATER.items() if stage in stages}
+    return {stages.index(name): stage.title for name, stage in STAGES.items() if stage.fine_tunes and name in stages}
 
 
 def _merge_equal(series: dict[str, list[float | None]]) -> dict[str, list[float | None]]:

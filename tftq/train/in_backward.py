@@ -1,8 +1,12 @@
 """Applying each gradient as soon as the backward pass has it, and freeing it: no two large gradients live at once."""
 
+from typing import NoReturn
+
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from tftq.errors import OutOfMemoryError
 
 
 class AppliedInBackward:
@@ -26,6 +30,21 @@ class AppliedInBackward:
         """The norm of all gradients applied since it was last taken, a scalar on `device`."""
         norms, self._norms = self._norms, []
         return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros((), device=device)
+
+    def refuse_retry(self, where: str, reason: str) -> NoReturn:
+        """End a training whose backward pass ran out of memory: parts of the update have been applied.
+
+        Args:
+            where: the place in the training, for the message.
+            reason: the allocator's words.
+
+        Raises:
+            OutOfMemoryError: always.
+        """
+        raise OutOfMemoryError(
+            f"{where}: out of memory ({reason}); train.optimizer.in_backward forwards all windows of an update at once and applies "
+            "gradients before all are there, so that nothing can be tried again: lower train.batch_size"
+        )
 
     def _apply(self, parameter: nn.Parameter) -> None:
         assert parameter.grad is not None

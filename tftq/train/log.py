@@ -1,5 +1,8 @@
-"""A progress bar on standard error for people who watch; nothing at all where it is no terminal."""
+"""What a training reports as it goes: metrics.jsonl, a line an epoch, and a progress bar where standard error is a terminal."""
 
+import json
+from dataclasses import asdict
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -7,8 +10,11 @@ import psutil
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch.optim import Optimizer
 
+from tftq.evaluate.metrics import Validation
 from tftq.spec.units import MIB
+from tftq.train.state import State
 
 
 class TrainingBar:
@@ -54,7 +60,7 @@ class TrainingBar:
             status = f"loss {loss:.4g}  lr {lr:.3g}  {whose} {_memory_in_use(self._device) / MIB:,.0f} MiB"
             self._progress.update(self._task, advance=1, status=status)
 
-    def tell(self, words: str) -> None:
+    def print_line(self, words: str) -> None:
         """Print a line that stays, terminal or not."""
         self._progress.console.print(words, highlight=False, soft_wrap=True)
 
@@ -65,6 +71,64 @@ class TrainingBar:
     def validated(self, windows: int) -> None:
         """Count windows that have been validated."""
         self._progress.advance(self._task, windows)
+
+
+class MetricsFile:
+    """metrics.jsonl: one JSON document per epoch.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, state: State, validation_batch: int, optimizer: Optimizer, validation: Validation | None) -> None:
+        """Add the line of the epoch that ends.
+
+        Args:
+            state: of the training.
+            validation_batch: windows validated together.
+            optimizer: holds the learning rates of the last update.
+            validation: of the epoch, where it was validated.
+        """
+        sums = state.sums
+        line = {
+            "epoch": state.epoch,
+            "updates": state.update,
+            "skipped": sums.skipped,
+            "batch_size": state.batch_size,
+            "validation_batch_size": validation_batch,
+            "out_of_memory": sums.out_of_memory,
+            "train_loss": sums.loss / sums.windows,
+            "grad_norm": sums.norm / sums.applied if sums.applied else None,
+            "lr": {group["name"]: float(group["lr"]) for group in optimizer.param_groups},
+            "samples_per_s": sums.windows / sums.seconds,
+            "val": None if validation is None else asdict(validation),
+        }
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, allow_nan=False) + "\n")
+
+    def truncate(self, epochs: int) -> None:
+        """Drop the lines of the epochs after the first `epochs`: they will be trained again."""
+        if self.path.exists():
+            lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+            self.path.write_text("".join(lines[:epochs]), encoding="utf-8")
+
+
+def describe_epoch(title: str, epochs: int, state: State, validation: Validation | None) -> str:
+    """Describe the epoch that ends in one line.
+
+    Args:
+        title: of the training.
+        epochs: in all.
+        state: of the training.
+        validation: of the epoch, where it was validated.
+    """
+    sums = state.sums
+    validated = "" if validation is None else f", validation loss {validation.loss:.4g}"
+    loss, rate = sums.loss / sums.windows, sums.windows / sums.seconds
+    return f"{title} {state.epoch}/{epochs}: loss {loss:.4g}{validated}, {rate:.0f} windows/s"
 
 
 def _memory_in_use(device: torch.device) -> int:

@@ -72,6 +72,32 @@ def until_it_fits(work: Callable[[], Result], give_way: Callable[[str], None], d
             torch.cuda.empty_cache()
 
 
+def halve(tried: int, first: int, where: str, reason: str) -> tuple[int, str]:
+    """Halve the windows of a forward pass that ran out of memory in training.
+
+    Args:
+        tried: windows that were forwarded.
+        first: windows to a batch of the recipe.
+        where: the place in the training, for the message.
+        reason: the allocator's words.
+
+    Returns:
+        Windows to forward next, and a message about it.
+
+    Raises:
+        OutOfMemoryError: it was one window.
+    """
+    if tried == 1:
+        raise OutOfMemoryError(
+            f"{where}: out of memory with one window to a forward pass, after {first} at first ({reason}); "
+            "lower model.hidden, a TFT's model.knots or data.lookback, train in fp16 or bf16, or free memory that others hold"
+        )
+    return tried // 2, (
+        f"{where}: out of memory with {tried} windows to a forward pass ({reason}); going on with {tried // 2}, "
+        "an update is still computed from as many windows"
+    )
+
+
 @contextmanager
 def explain_out_of_memory(words: str) -> Iterator[None]:
     """Let an error from too little memory say `words`, where there is nothing to be tried.

@@ -1,15 +1,20 @@
 """The optimizer and its param groups; every trainable parameter is in exactly one, known by identity."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import AdamW, Optimizer
 
-from tftq.errors import RecipeError
+from tftq.errors import NonFiniteError, RecipeError
+from tftq.quant.fake_quantize import learned_ranges
 from tftq.recipe.schema import OptimizerRecipe
 from tftq.train.adamw8bit import AdamW8bit
+from tftq.train.oom import explain_out_of_memory
+
+RANGES = "learned ranges"  # the param group of quantization ranges that are learned
 
 
 class _Place(NamedTuple):
@@ -20,11 +25,13 @@ class _Place(NamedTuple):
 
     @property
     def name(self) -> str:
-        kind = "weights" if self.decays else "others"
-        return kind if self.pattern is None else f"{self.pattern} {kind}"
+        if self.pattern == RANGES:
+            return RANGES
+        members = "weights" if self.decays else "others"
+        return members if self.pattern is None else f"{self.pattern} {members}"
 
 
-def build_optimizer(model: nn.Module, recipe: OptimizerRecipe) -> Optimizer:
+def build_optimizer(model: nn.Module, recipe: OptimizerRecipe, *, range_lr: float | None = None) -> Optimizer:
     """AdamW over every trainable parameter of a model, its moments in FP32 or, by `adamw8bit`, in 8 bits a block of 256.
 
     Weights decay; biases, norms and other vectors do not. A pattern of `recipe.groups` gives the parameters whose name it matches
@@ -34,30 +41,67 @@ def build_optimizer(model: nn.Module, recipe: OptimizerRecipe) -> Optimizer:
     Args:
         model: the model, its parameters already on their device.
         recipe: learning rates and weight decay.
+        range_lr: the learning rate of the model's learned ranges, which are a group of their own; None where it has none.
 
     Raises:
         RecipeError: a pattern gets no parameter, so that it would have no effect.
     """
     _refuse_idle_patterns(model, recipe)
     groups: dict[_Place, list[nn.Parameter]] = {}
-    for parameter, place in _places(model, recipe.groups):
+    ranges = [] if range_lr is None else learned_ranges(model)
+    for parameter, place in _places(model, recipe.groups, ranges):
         groups.setdefault(place, []).append(parameter)
-    made = [_group(place, parameters, recipe) for place, parameters in groups.items()]
+    rates = recipe.groups if range_lr is None else {**recipe.groups, RANGES: range_lr}
+    made = [_group(place, parameters, recipe, rates) for place, parameters in groups.items()]
     if recipe.name == "adamw8bit":
         return AdamW8bit(made, lr=recipe.lr)
     return AdamW(made, lr=recipe.lr, fused=True)  # fused: one kernel a group, and no temporary as large as the largest parameter
 
 
-def _group(place: _Place, parameters: list[nn.Parameter], recipe: OptimizerRecipe) -> dict[str, object]:
-    lr = recipe.lr if place.pattern is None else recipe.groups[place.pattern]
+def step_optimizer(optimizer: Optimizer, scaler: GradScaler, where: str) -> bool:
+    """Step an optimizer and clear its gradients.
+
+    Args:
+        optimizer: its parameters have unscaled gradients.
+        scaler: of the loss.
+        where: the place in the training, for messages.
+
+    Returns:
+        Whether the step was applied: a fused optimizer hides a skipped one, the scale does not.
+
+    Raises:
+        OutOfMemoryError: the optimizer's state does not fit.
+        NonFiniteError: FP16 gradients overflow at any scale.
+    """
+    before = scaler.get_scale()
+    with explain_out_of_memory(
+        f"{where}: out of memory in the optimizer's step, which needs the same however few windows are forwarded: the model, its "
+        "gradients and the optimizer's state do not fit together; use train.optimizer.name adamw8bit, or lower model.hidden"
+    ):
+        scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    after = scaler.get_scale()
+    if after < 1:
+        raise NonFiniteError(
+            f"{where}: FP16 gradients are not finite even unscaled; use train.precision bf16 or fp32, or a lower train.optimizer.lr"
+        )
+    return after >= before
+
+
+def _group(place: _Place, parameters: list[nn.Parameter], recipe: OptimizerRecipe, rates: Mapping[str, float]) -> dict[str, object]:
+    lr = recipe.lr if place.pattern is None else rates[place.pattern]
     decay = recipe.weight_decay if place.decays else 0.0
     return {"params": parameters, "lr": lr, "base_lr": lr, "weight_decay": decay, "name": place.name}
 
 
-def _places(model: nn.Module, patterns: Mapping[str, float]) -> Iterator[tuple[nn.Parameter, _Place]]:
+def _places(model: nn.Module, patterns: Iterable[str], ranges: Iterable[nn.Parameter]) -> Iterator[tuple[nn.Parameter, _Place]]:
     """Each trainable parameter once, shared ones under their first name, with the group it belongs to."""
+    learned = set(ranges)  # of which each is equal to itself alone
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
+        if parameter in learned:
+            yield parameter, _Place(RANGES, decays=False)
+        elif parameter.requires_grad:
             pattern = next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
             yield parameter, _Place(pattern, _decays(model, name, parameter))
 
@@ -70,7 +114,7 @@ def _decays(model: nn.Module, name: str, parameter: nn.Parameter) -> bool:
 
 
 def _refuse_idle_patterns(model: nn.Module, recipe: OptimizerRecipe) -> None:
-    used = {place.pattern for _, place in _places(model, recipe.groups)}
+    used = {place.pattern for _, place in _places(model, recipe.groups, ())}
     idle = [pattern for pattern in recipe.groups if pattern not in used]
     if idle:
         names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]

@@ -1,8 +1,9 @@
-"""What a training has come to, and where it stands."""
+"""The result of a training, and the state of one that is going on."""
 
 import math
+import warnings
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from tftq.evaluate.metrics import Validation, validation_summary
 from tftq.spec.summary import TrainingSummary
@@ -10,7 +11,7 @@ from tftq.spec.summary import TrainingSummary
 
 @dataclass(frozen=True)
 class Training:
-    """What a training came to; the model holds the best weights.
+    """The result of a training; the model holds the best weights.
 
     Args:
         updates: applied updates.
@@ -78,15 +79,51 @@ class State:
     out_of_memory: int = 0
     sums: Epoch = field(default_factory=Epoch)
 
-    @classmethod
-    def of(cls, saved: dict[str, Any]) -> Self:
-        """From what `dataclasses.asdict` made of one."""
-        return cls(**{**saved, "sums": Epoch(**saved["sums"])})
+    @property
+    def where(self) -> str:
+        """Where the training stands, for messages."""
+        return f"epoch {self.epoch}, update {self.update}"
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Take the values of another state, as `dataclasses.asdict` made them."""
+        for name, value in {**saved, "sums": Epoch(**saved["sums"])}.items():
+            setattr(self, name, value)
+
+    def announce_shortage(self, message: str) -> None:
+        """Count one time that memory ran out, and warn of what was done about it."""
+        self.sums.out_of_memory += 1
+        warnings.warn(message, stacklevel=2)
+
+    def judge(self, loss: float, patience: int | None, *, too_early: bool) -> bool:
+        """Compare a validation with the best one so far, and stop where patience has run out.
+
+        Args:
+            loss: of the validation.
+            patience: epochs without improvement before stopping; None for no early end.
+            too_early: whether this epoch can neither be the best one nor try anyone's patience.
+
+        Returns:
+            Whether it is the best one.
+        """
+        best = not too_early and loss < self.best_loss
+        if best:
+            self.best_loss, self.best_epoch = loss, self.epoch
+        if best or too_early:
+            self.patient_since = self.epoch
+        self.stopped = patience is not None and self.epoch - self.patient_since >= patience
+        return best
 
     def next_epoch(self) -> None:
-        """Add the epoch's sums up, and begin another."""
+        """Add the epoch's sums to those of the training, and begin another epoch."""
         self.skipped += self.sums.skipped
         self.windows += self.sums.windows
         self.seconds += self.sums.seconds
         self.out_of_memory += self.sums.out_of_memory
         self.epoch, self.position, self.sums = self.epoch + 1, 0, Epoch()
+
+    def result(self, validation: Validation, best_epoch: int) -> Training:
+        """Return the result of the training, given its best epoch and the validation of it."""
+        rate = self.windows / self.seconds
+        return Training(
+            self.update, self.skipped, rate, best_epoch, validation, self.batch_size, self.out_of_memory, start_loss=self.start_loss
+        )

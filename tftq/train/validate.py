@@ -15,9 +15,9 @@ from tftq.evaluate.metrics import Validation
 from tftq.evaluate.precision import Precision
 from tftq.evaluate.windows import Windows, validate
 from tftq.model.forecaster import Forecaster
-from tftq.recipe.schema import ValidateRecipe
 from tftq.train.log import TrainingBar
 from tftq.train.oom import explain_out_of_memory, until_it_fits
+from tftq.train.stages import StageSettings
 
 Model = TypeVar("Model", bound=Forecaster)
 CPU = torch.device("cpu")
@@ -32,10 +32,9 @@ class Validator:
     Args:
         model: what is trained.
         windows: what to forecast.
-        settings: the recipe's.
+        settings: of the stage of training.
         precision: the format and device of training.
         optimizer: whose state can leave the device.
-        offload: whether it does so from the start where the recipe says `auto`.
         announce: told of everything that was done for want of memory.
     """
 
@@ -43,18 +42,18 @@ class Validator:
         self,
         model: Forecaster,
         windows: Windows,
-        settings: ValidateRecipe,
+        settings: StageSettings,
         precision: Precision,
         optimizer: Optimizer,
         *,
-        offload: bool,
         announce: Callable[[str], None],
     ) -> None:
         self.model, self.windows, self.optimizer = model, windows, optimizer
-        self.settings, self.precision, self.announce = settings, precision, announce
+        self.settings, self.precision, self.announce = settings.validate, precision, announce
         self.largest: int | None = None  # batch that memory sufficed for, where it did not for the one asked for
-        self.on_cpu = precision.device.type == "cpu" or settings.device == "cpu"
-        self.offload = settings.offload_optimizer == "always" or (settings.offload_optimizer == "auto" and offload and not self.on_cpu)
+        self.on_cpu = precision.device.type == "cpu" or self.settings.device == "cpu"
+        when = self.settings.offload_optimizer
+        self.offload = when == "always" or (when == "auto" and settings.offload and not self.on_cpu)
         self._warn_of_surprises()
 
     def __call__(self, forward: int, bar: TrainingBar, record: Callable[[str], None] = lambda phase: None) -> Validation:
