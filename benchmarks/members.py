@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tftq.agents.export import build_policy, quantized
+from tftq.agents.export import build_policy, quantize
 from tftq.agents.policy import Policy, layer_sizes
 from tftq.agents.recipe import AgentRecipe
 from tftq.data.load import load_datasets
@@ -87,4 +87,4 @@ def _agent(recipe: AgentRecipe, data: Datasets, source: Origin, gpu: bool) -> It
     policy = Policy(data.train.inputs, scaling, nn.Sequential(*layers[:-1])).eval()
     yield "fp32.onnx", build_policy(policy, algorithm, "fp32", source)
     if not gpu:
-        yield "int8_ptq.onnx", build_policy(quantized(policy, recipe.quant, data.train), algorithm, "int8_ptq", source)
+        yield "int8_ptq.onnx", build_policy(quantize(policy, recipe.quant, data.train), algorithm, "int8_ptq", source)

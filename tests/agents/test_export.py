@@ -11,10 +11,10 @@ from torch import nn
 
 from tests.agents.small import waves
 from tests.export.made import ORIGIN
-from tftq.agents.export import ExportedPolicy, export_policy, near_best, quantized
+from tftq.agents.export import ExportedPolicy, export_policy, near_best, quantize
 from tftq.agents.policy import Policy, layer_sizes, scores_of
 from tftq.agents.recipe import AgentFormat, AgentQuantRecipe
-from tftq.agents.rewards import Rewards, choices, crossed, earned
+from tftq.agents.rewards import Rewards, best_actions, cross_positions, measure_earnings
 from tftq.errors import GateError
 from tftq.export import prove as prover
 from tftq.export.publish import publish
@@ -44,7 +44,7 @@ def _measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def exported(folder: Path, trained: Policy, kind: AgentFormat, recipe: AgentQuantRecipe = PTQ) -> ExportedPolicy:
-    made = quantized(trained, recipe, DATA.train) if kind == "int8_ptq" else trained
+    made = quantize(trained, recipe, DATA.train) if kind == "int8_ptq" else trained
     return export_policy(made, trained, kind, folder, DATA.validation, REWARDS, algorithm="dqn", origin=ORIGIN)
 
 
@@ -53,7 +53,7 @@ def test_a_file_scores_as_its_policy_does_from_raw_rows(tmp_path: Path, kind: Ag
     trained = policy(32, 32)  # a float product of fewer than sixteen weights would not be counted
     found = exported(tmp_path, trained, kind)
     session = ort.InferenceSession(found.path, providers=["CPUExecutionProvider"])
-    history, position = crossed(DATA.validation, torch.arange(5))
+    history, position = cross_positions(DATA.validation, torch.arange(5))
     (scores,) = session.run(["scores"], {"history": history.numpy(), "position": position.numpy()})
     assert scores.shape == (15, 3)
     expected = scores_of(trained)(history, position).numpy()
@@ -68,7 +68,7 @@ def test_a_file_scores_as_its_policy_does_from_raw_rows(tmp_path: Path, kind: Ag
     if kind == "int8_ptq":
         assert (census.float_weight_products, census.int8_weight_share, sum(census.integer_products.values())) == (0, 1.0, 3)
     else:
-        assert found.earnings == earned(scores_of(trained), DATA.validation, REWARDS)
+        assert found.earnings == measure_earnings(scores_of(trained), DATA.validation, REWARDS)
     described = read_metadata(found.path)
     assert (described.model, described.format, described.lookback, described.positions) == ("dqn", kind, 4, (-1, 0, 1))
     assert described.names("history") == ("price", "volume", "hour")
@@ -80,18 +80,18 @@ def test_a_file_scores_as_its_policy_does_from_raw_rows(tmp_path: Path, kind: Ag
 def test_calibration_sees_every_position_and_leaves_the_policy_as_it_was() -> None:
     trained = policy(8)
     before = {name: tensor.clone() for name, tensor in trained.state_dict().items()}
-    prepared = quantized(trained, PTQ, DATA.train)
+    prepared = quantize(trained, PTQ, DATA.train)
     assert all(torch.equal(tensor, before[name]) for name, tensor in trained.state_dict().items())
     assert isinstance(trained.layers[0], nn.Linear)
     scores = scores_of(prepared)
-    assert len({tuple(scores(*crossed(DATA.train, torch.tensor([3])))[row].tolist()) for row in range(3)}) == 3
+    assert len({tuple(scores(*cross_positions(DATA.train, torch.tensor([3])))[row].tolist()) for row in range(3)}) == 3
 
 
 def test_a_file_that_decides_otherwise_is_refused_and_not_left(tmp_path: Path) -> None:
     trained, other = policy(8), policy(8)
     with torch.no_grad():
         other.layers[-1].bias += torch.tensor([9.0, 0.0, 0.0])  # always short
-    assert (choices(scores_of(other), DATA.validation) == 0).all()
+    assert (best_actions(scores_of(other), DATA.validation) == 0).all()
     exported(tmp_path, trained, "fp32")  # which must not be taken for the other
     assert len(list(tmp_path.iterdir())) == 2
     with pytest.raises(

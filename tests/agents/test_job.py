@@ -19,7 +19,7 @@ from tftq import cli
 from tftq.agents.job import run_agent
 from tftq.agents.recipe import AGENT, AgentRecipe
 from tftq.agents.report import write_report
-from tftq.agents.rewards import crossed
+from tftq.agents.rewards import cross_positions
 from tftq.console import Console
 from tftq.data.load import load_datasets
 from tftq.errors import AgentError, PlanError, RunFolderError
@@ -81,7 +81,7 @@ def test_its_file_takes_raw_bars_and_says_where_it_comes_from(agent_run: Run) ->
     assert (origin.recipe, origin.recipe_hash, origin.step_ns) == ("dqn", recipe_hash(resolved), 60_000_000_000)
     beside = ("path", "cache", "validation", "test", "lookback", "horizon")
     assert origin.data == {name: value for name, value in resolved.data.model_dump(mode="json").items() if name not in beside}
-    history, position = crossed(load_datasets(resolved.data).validation, torch.arange(2))
+    history, position = cross_positions(load_datasets(resolved.data).validation, torch.arange(2))
     (scores,) = ort.InferenceSession(path).run(["scores"], {"history": history.numpy(), "position": position.numpy()})
     assert scores.shape == (6, 3)
 

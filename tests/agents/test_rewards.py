@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.agents.small import two_runs, waves
-from tftq.agents.rewards import POSITIONS, Earnings, Rewards, choices, earned, followed
+from tftq.agents.rewards import POSITIONS, Earnings, Rewards, best_actions, follow_actions, measure_earnings
 from tftq.data.columns import Column, Inputs
 from tftq.data.windows import LogReturn, Windows
 from tftq.ensemble.backtest import Bars, ledger
@@ -62,7 +62,7 @@ def test_positions_and_costs_are_those_of_the_backtest_and_returns_are_log_retur
 
 def test_buying_and_holding_pays_twice_a_run_and_doing_nothing_never() -> None:
     rewards = Rewards(two_runs(), cost_ticks=2, tick=0.25)
-    long, flat = rewards.held_throughout(1), rewards.held_throughout(0)
+    long, flat = rewards.hold(1), rewards.hold(0)
     assert long.net_return == pytest.approx(log(104 / 100) + log(100 / 102) - 0.5 / 100 - 0.5 / 104 - 0.5 / 102 - 0.5 / 100)
     assert (long.turnover, long.long) == (4, 1.0)
     assert flat == Earnings(8, 0.0, 0.0, 0, 0.0, 1.0, 0.0)
@@ -75,16 +75,16 @@ def test_a_policy_holds_what_it_chose_and_begins_each_run_flat() -> None:
         return torch.where(position == 0, torch.zeros(3), scores)
 
     windows = two_runs()
-    chosen = choices(stubborn, windows)
+    chosen = best_actions(stubborn, windows)
     assert chosen.tolist() == [[0, 0, 2]] * 8  # held short, flat, long
     rewards = Rewards(windows, cost_ticks=0, tick=0.25)
-    assert followed(chosen, rewards).tolist() == [-1] * 8
-    assert earned(stubborn, windows, rewards) == rewards.held_throughout(-1)
+    assert follow_actions(chosen, rewards).tolist() == [-1] * 8
+    assert measure_earnings(stubborn, windows, rewards) == rewards.hold(-1)
 
 
 def test_choices_do_not_depend_on_how_windows_are_batched(monkeypatch: pytest.MonkeyPatch) -> None:
     windows = waves().train
     scores = lambda history, position: torch.cat([history[:, -1, :2], position], dim=1)  # noqa: E731
-    whole = choices(scores, windows)
+    whole = best_actions(scores, windows)
     monkeypatch.setattr("tftq.agents.rewards.CHUNK", 7)
-    assert torch.equal(choices(scores, windows), whole)
+    assert torch.equal(best_actions(scores, windows), whole)

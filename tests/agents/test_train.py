@@ -16,7 +16,7 @@ from tftq.agents.plan import TRANSITION_BYTES, buffer_bytes, plan_training, trai
 from tftq.agents.policy import Policy, scores_of
 from tftq.agents.recipe import DqnRecipe, PpoRecipe
 from tftq.agents.replay import TRANSITION, WindowReplayBuffer
-from tftq.agents.rewards import POSITIONS, Rewards, crossed
+from tftq.agents.rewards import POSITIONS, Rewards, cross_positions
 from tftq.agents.train import Evaluation, build_learner, policy_of, train_agent
 from tftq.errors import NonFiniteError
 from tftq.memory.watch import MemoryWatch
@@ -55,7 +55,7 @@ def test_it_learns_a_price_that_tells_where_it_goes(once) -> None:  # type: igno
     foresight = rewards.earnings(rewards.log_returns.sign().long())
     assert foresight.net_return > 0
     assert evaluations[-1].val.net_return > 0.6 * foresight.net_return
-    assert evaluations[-1].val.net_return > rewards.held_throughout(1).net_return
+    assert evaluations[-1].val.net_return > rewards.hold(1).net_return
 
 
 def test_what_it_leaves(once) -> None:  # type: ignore[no-untyped-def]
@@ -103,7 +103,7 @@ def test_two_trainings_of_a_seed_are_equal(agent: DqnRecipe | PpoRecipe, tmp_pat
 def test_the_policy_decides_as_the_learner_does(agent: DqnRecipe | PpoRecipe) -> None:
     learner = build_learner(agent, DATA, seed=7, device=CPU)
     policy = policy_of(learner, DATA)
-    history, position = crossed(DATA.validation, torch.arange(len(DATA.validation)))
+    history, position = cross_positions(DATA.validation, torch.arange(len(DATA.validation)))
     actions, _ = learner.predict({"history": history.numpy(), "position": position.numpy()}, deterministic=True)
     assert torch.equal(scores_of(policy)(history, position).argmax(1), torch.from_numpy(actions))
     networks = [learner.policy.q_net] if agent.kind == "dqn" else [learner.policy]

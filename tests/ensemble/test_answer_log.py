@@ -11,7 +11,7 @@ import pytest
 from tests.data.helpers import BEGIN, MINUTE
 from tftq.ensemble.answer_log import AnswerLog, answers_schema, as_document
 from tftq.ensemble.answers import Answer
-from tftq.ensemble.ensemble import BarAnswers, Said
+from tftq.ensemble.ensemble import BarAnswers, Reply
 from tftq.errors import EnsembleError
 
 LEVELS = (0.1, 0.25, 0.5, 0.9)
@@ -21,8 +21,8 @@ def at(bar: int) -> BarAnswers:
     """Two forecasters of other levels, an agent, one that failed, and the ensemble."""
     near = Answer.of_forecast(bar + np.array([[1, 2, 3], [0, 1, 4]]), (0.1, 0.5, 0.9))
     other = Answer.of_forecast([[-2.0, -1.0]], (0.25, 0.5))
-    said = (Said("near", "ok", near), Said("other", "ok", other), Said("agent", "ok", Answer(-1.0)), Said("bad", "failed"))
-    return BarAnswers(BEGIN + MINUTE * bar, bar // 2, 4000.25 + bar, (*said, Said("ensemble", "ok", Answer(0.5))))
+    said = (Reply("near", "ok", near), Reply("other", "ok", other), Reply("agent", "ok", Answer(-1.0)), Reply("bad", "failed"))
+    return BarAnswers(BEGIN + MINUTE * bar, bar // 2, 4000.25 + bar, (*said, Reply("ensemble", "ok", Answer(0.5))))
 
 
 def test_rows_by_hand(tmp_path: Path) -> None:

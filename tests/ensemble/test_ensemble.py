@@ -40,7 +40,7 @@ def asked(tmp_path: Path) -> Asked:
         residency.load_all()
         told: list[str] = []
         given = {"weights": dict.fromkeys(members, 1.0), "rule": "median", "minimum": 1, "at_once": 1, **options}
-        ensemble = Ensemble(opened, residency=residency, tell=told.append, **given)
+        ensemble = Ensemble(opened, residency=residency, report=told.append, **given)
         market, answers = Market(MINUTE, None, 20), []
         for bar in bars:
             market.push(bar)
@@ -52,7 +52,7 @@ def asked(tmp_path: Path) -> Asked:
 
 
 def states(answers: list[BarAnswers], name: str) -> list[str]:
-    return [next(one.state for one in at.said if one.member == name) for at in answers]
+    return [next(one.state for one in at.replies if one.member == name) for at in answers]
 
 
 @pytest.mark.parametrize(("fault", "state"), [("nan", "not finite"), ("raise", "failed")])
@@ -66,9 +66,9 @@ def test_a_member_that_fails_is_named_once_and_counted(tmp_path: Path, asked: As
     first = f"2024-01-08T00:{expected.index(state)}:00Z"
     assert len(told) == 1 and told[0].startswith(f"bad: {state} at {first}, left out there: ")
     for at in answers[12:]:
-        good, own = at.said[1].answer, at.said[-1].answer
+        good, own = at.replies[1].answer, at.replies[-1].answer
         assert good is not None and own is not None
-        if at.said[0].state == state:
+        if at.replies[0].state == state:
             assert own.quantiles is not None and np.array_equal(own.quantiles, good.quantiles)
 
 
@@ -156,12 +156,12 @@ def test_an_agent_holds_what_it_answered_and_nothing_at_the_start_of_a_segment(t
     for bar, at in zip(BARS[:30] + BARS[32:60], answers, strict=True):
         market.push(bar)
         held, segment = held if market.segment == segment else 0.0, market.segment
-        if at.said[0].answer is not None:
+        if at.replies[0].answer is not None:
             past = market.history(4)[None, :, :225]
             (scores,) = session.run(["scores"], {"history": past, "position": np.array([[held]], np.float32)})[0]
             held = float(np.argmax(scores) - 1)
-            assert at.said[0].answer.position == held
-    positions = {at.said[0].answer.position for at in answers if at.said[0].answer is not None}
+            assert at.replies[0].answer.position == held
+    positions = {at.replies[0].answer.position for at in answers if at.replies[0].answer is not None}
     assert len(positions) > 1
 
 
@@ -193,5 +193,5 @@ def test_a_rule_without_use_for_a_member_says_so_once(tmp_path: Path, asked: Ask
     answers, ensemble, told = asked(members, BARS[:20], rule="weighted_quantiles")
     assert told == ["agent: gives no quantiles, so that the rule has no use for its answers"]
     assert ensemble.unusable == {"agent": "gives no quantiles"}
-    own = answers[-1].said[-1].answer
+    own = answers[-1].replies[-1].answer
     assert own is not None and own.levels == LEVELS

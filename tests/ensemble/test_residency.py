@@ -108,9 +108,9 @@ def test_a_large_member_takes_the_place_of_several() -> None:
     members = some("a", "b", "large")
     residency = Residency(members, {"a": MEGA, "b": MEGA, "large": 3 * MEGA}, 4 * MEGA, lazy=True)
     for member in members:
-        residency.bring(member)
+        residency.load(member)
     assert residency.loads.evictions == ["a"] and residency.loads.summary()["evictions"] == 1
-    residency.bring(members[0])
+    residency.load(members[0])
     assert residency.loads.evictions == ["a", "b"]
 
 
@@ -123,9 +123,9 @@ def test_a_member_that_cannot_be_loaded_is_named() -> None:
 def test_a_member_that_is_dropped_makes_room_for_good() -> None:
     a, b = members = some("a", "b")
     residency = Residency(members, {"a": MEGA, "b": MEGA}, MEGA, lazy=True)
-    residency.bring(a)
+    residency.load(a)
     residency.drop(a)
-    residency.bring(b)
+    residency.load(b)
     assert residency.order() == [b] and not a.loaded and residency.loads.evictions == []
 
 
@@ -135,8 +135,8 @@ def test_what_loading_and_unloading_free_goes_back_to_the_system(monkeypatch: py
     there: list[tuple[bool, bool]] = []
     monkeypatch.setattr("tftq.ensemble.residency.trim_heap", lambda: there.append((a.loaded, b.loaded)))
     residency = Residency(members, {"a": MEGA, "b": MEGA}, MEGA, lazy=True)
-    residency.bring(a)
-    residency.bring(b)
+    residency.load(a)
+    residency.load(b)
     residency.drop(b)
     assert there == [(True, False), (False, False), (False, True), (False, False)]
 

@@ -27,7 +27,7 @@ class TradingEnvironment(gymnasium.Env[Observation, np.int64]):
 
     Attributes:
         windows: as given.
-        window: which one was observed last; one past the run where its last bar was traded.
+        window: the last one observed; one past the run where its last bar was traded.
     """
 
     def __init__(self, windows: Windows, rewards: Rewards) -> None:
@@ -62,7 +62,7 @@ class TradingEnvironment(gymnasium.Env[Observation, np.int64]):
         return self._observation(), reward, False, self.window == self._stop, self._info()
 
     def _observation(self) -> Observation:
-        """What is known at the close of the bar; after the last window of a run, that of the bar whose return was earned."""
+        """Return the observation at the close of the bar; after the last window of a run, that of the bar whose return was earned."""
         history = self.windows.history(torch.tensor([self._last_row]))[0].numpy()
         return {"history": history, "position": np.array([self._held], np.float32)}
 

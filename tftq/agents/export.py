@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tftq.agents.policy import Observations, Policy, scores_of
 from tftq.agents.recipe import AgentFormat, AgentQuantRecipe
-from tftq.agents.rewards import POSITIONS, Earnings, Rewards, Scores, choices, crossed, followed, scored
+from tftq.agents.rewards import POSITIONS, Earnings, Rewards, Scores, best_actions, cross_positions, follow_actions, score_windows
 from tftq.data.windows import Windows
 from tftq.export.deploy import deploy
 from tftq.export.gate import EXACT, Check, at_least, finiteness
@@ -49,7 +49,7 @@ class ExportedPolicy(Proven):
         return {"agreement": self.agreement, "val": asdict(self.earnings)}
 
 
-def quantized(policy: Policy, recipe: AgentQuantRecipe, train: Windows) -> Policy:
+def quantize(policy: Policy, recipe: AgentQuantRecipe, train: Windows) -> Policy:
     """A copy of a policy whose layers multiply integers, equalized and calibrated on training windows, each with every position held.
 
     Args:
@@ -97,10 +97,10 @@ def export_policy(
     with to_be_proven(path, proof=proof) as unproven:
         (part,) = unproven.parts
         part.write_bytes(build_policy(policy, algorithm, format, origin))
-        chosen, wanted = choices(_scores_of_file(part), validation), scored(scores_of(trained), validation)
+        chosen, wanted = best_actions(_scores_of_file(part), validation), score_windows(scores_of(trained), validation)
         unproven.proof = _prove(part, policy, validation, format, near_best(chosen, wanted))
     agreement = float((chosen == wanted.argmax(2)).double().mean())
-    return ExportedPolicy(path, unproven.proof, agreement, rewards.earnings(followed(chosen, rewards)))
+    return ExportedPolicy(path, unproven.proof, agreement, rewards.earnings(follow_actions(chosen, rewards)))
 
 
 def build_policy(policy: Policy, algorithm: str, format: AgentFormat, origin: Origin | None = None) -> bytes:
@@ -134,7 +134,7 @@ def _observations(windows: Windows, count: int) -> Iterator[Observations]:
     """Windows spread over a part's whole time, each with every position held, some at a time."""
     chosen = torch.linspace(0, len(windows) - 1, min(count, len(windows))).round().long()
     for indices in chosen.split(WINDOWS):
-        yield Observations(*crossed(windows, indices))
+        yield Observations(*cross_positions(windows, indices))
 
 
 def _scores_of_file(path: Path, *, optimise: bool = True) -> Scores:
@@ -147,7 +147,7 @@ def _scores_of_file(path: Path, *, optimise: bool = True) -> Scores:
 
 
 def near_best(chosen: Tensor, scores: Tensor) -> float:
-    """The share of choices that score the best, or less than `NEAR` of the spread of all scores below it.
+    """The share of best_actions that score the best, or less than `NEAR` of the spread of all scores below it.
 
     Args:
         chosen: actions, int64 [windows, 3].

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from tftq.agents.export import ExportedPolicy, export_policy, quantized
+from tftq.agents.export import ExportedPolicy, export_policy, quantize
 from tftq.agents.plan import buffer_bytes, plan_phases, trained_parameters
 from tftq.agents.policy import Policy
 from tftq.agents.recipe import AgentRecipe
@@ -69,7 +69,7 @@ def _carry_out(job: TrainingJob[AgentRecipe], train: "Callable[..., tuple[Policy
     policy, evaluations = train(recipe.agent, data, job.folder.path, job.watch, seed=recipe.seed, device=job.device, report=report)
     seconds = time.perf_counter() - began
     rewards = Rewards(data.validation, recipe.agent.cost_ticks, recipe.agent.tick)
-    baselines = {name: rewards.held_throughout(position) for name, position in (("buy and hold", 1), ("flat", 0))}
+    baselines = {name: rewards.hold(position) for name, position in (("buy and hold", 1), ("flat", 0))}
     exported = _export(job, policy, rewards)
     memory = job.memory_summary(_planned_peak(job))
     job.console.print_table(policies_table(exported, baselines))
@@ -121,7 +121,7 @@ def _export(job: TrainingJob[AgentRecipe], policy: Policy, rewards: Rewards) -> 
     algorithm, source = recipe.agent.kind, origin(recipe.name, recipe_hash(recipe), recipe.data, data.train)
     exported: dict[str, ExportedPolicy] = {}
     for kind in recipe.quant.formats:
-        made = quantized(policy, recipe.quant, data.train) if kind == "int8_ptq" else policy
+        made = quantize(policy, recipe.quant, data.train) if kind == "int8_ptq" else policy
         exported[kind] = export_policy(
             made, policy, kind, job.folder.path / "exports", data.validation, rewards, algorithm=algorithm, origin=source
         )

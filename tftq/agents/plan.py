@@ -1,4 +1,4 @@
-"""What training an agent will need, from its settings alone: an update on fake tensors, and the transitions that it is made of."""
+"""Plan the memory of an agent's run from its settings: an update on fake tensors, and the transitions that it learns from."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tftq.agents.policy import Observations, Policy, layer_sizes, observed
+from tftq.agents.policy import Observations, Policy, layer_sizes, observation_size
 from tftq.agents.recipe import AgentFormat, AgentRecipe, DqnRecipe, PpoRecipe
 from tftq.agents.rewards import EVALUATED, POSITIONS
 from tftq.console import Console
@@ -27,7 +27,7 @@ CRITIC = 1  # outputs of PPO's second network
 
 
 def trained_parameters(agent: DqnRecipe | PpoRecipe, inputs: Inputs) -> int:
-    """How many numbers are trained: those of the network that decides, and with PPO those of the critic.
+    """Count the parameters that are trained: of the network that decides, and with PPO of the critic.
 
     In FP32, with their gradients and Adam's two moments, sixteen bytes each.
 
@@ -39,14 +39,14 @@ def trained_parameters(agent: DqnRecipe | PpoRecipe, inputs: Inputs) -> int:
 
 
 def buffer_bytes(agent: DqnRecipe | PpoRecipe, inputs: Inputs) -> int:
-    """What the transitions take in host memory that an agent learns from."""
+    """Return the bytes of host memory that the transitions take."""
     return _algorithm(agent, inputs).transitions_bytes
 
 
 def plan_training(
     agent: DqnRecipe | PpoRecipe, inputs: Inputs, scaling: ColumnScaling, device: torch.device
 ) -> tuple[PlannedPeak, PlannedPeak]:
-    """The most bytes of tensors at once during an update and during an evaluation.
+    """Plan the peaks of an update and of an evaluation.
 
     Args:
         agent: its settings.
@@ -66,7 +66,7 @@ def plan_training(
 
 
 def plan_policy_export(agent: DqnRecipe | PpoRecipe, inputs: Inputs, kind: AgentFormat) -> PlannedPeak:
-    """What building a file takes in host memory: the policy, the copy that is written, the graph and its bytes."""
+    """Plan the host memory that building a file takes: the policy, the copy that is written, the graph and its bytes."""
     weights = _parameters(agent, inputs, len(POSITIONS))
     size = 1 if kind == "int8_ptq" else FLOAT
     components = {"parameters": 2 * FLOAT * weights, "workspace": 2 * size * weights}
@@ -99,7 +99,7 @@ def _algorithm(agent: DqnRecipe | PpoRecipe, inputs: Inputs) -> _Algorithm:
     positions = len(POSITIONS)
     if agent.kind == "dqn":
         return _Algorithm((positions,), (positions,), TRANSITION_BYTES * agent.buffer_size, 2, _q_loss)
-    return _Algorithm((positions, CRITIC), (), FLOAT * observed(inputs) * agent.n_steps, 1, _actor_critic_loss)
+    return _Algorithm((positions, CRITIC), (), FLOAT * observation_size(inputs) * agent.n_steps, 1, _actor_critic_loss)
 
 
 def _q_loss(networks: Sequence[Policy], held: Sequence[Observations]) -> Tensor:

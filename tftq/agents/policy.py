@@ -1,4 +1,4 @@
-"""What an agent decides by: a plain network, its features' scaling inside, from raw history and the position held to scores."""
+"""Policies: a plain network with its scaling inside, from raw history and the position held to a score of each position."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -22,11 +22,11 @@ class Observations(NamedTuple):
 
     @property
     def named(self) -> dict[str, Tensor]:
-        """The tensors a policy takes by name, in their order."""
+        """Return the tensors by the names of a policy's inputs, in their order."""
         return self._asdict()
 
     def some(self, indices: Tensor) -> "Observations":
-        """Those at `indices`, in that order."""
+        """Select those at `indices`, in that order."""
         return Observations(self.history[indices], self.position[indices])
 
 
@@ -81,7 +81,7 @@ class Policy(nn.Module):
 
 
 def scores_of(policy: Policy) -> Scores:
-    """A policy's scores, computed where it lies, without autograd and as it serves; its mode is left as it is."""
+    """Return a function that scores as the policy serves, on its device, without autograd; its mode stays as it is."""
 
     def scores(history: Tensor, position: Tensor) -> Tensor:
         device = policy.observation.scaling.center.device
@@ -92,17 +92,17 @@ def scores_of(policy: Policy) -> Scores:
     return scores
 
 
-def observed(inputs: Inputs) -> int:
-    """How many numbers a policy sees at once."""
+def observation_size(inputs: Inputs) -> int:
+    """Return how many numbers a policy takes at once."""
     return inputs.lookback * len(inputs.history) + 1
 
 
 def layer_sizes(inputs: Inputs, hidden: Sequence[int], outputs: int = len(POSITIONS)) -> list[tuple[int, int]]:
-    """Inputs and outputs of each linear layer of a network.
+    """List the inputs and outputs of each linear layer of a network.
 
     Args:
         inputs: the columns and the lookback.
         hidden: the widths between.
         outputs: of the last layer.
     """
-    return list(pairwise([observed(inputs), *hidden, outputs]))
+    return list(pairwise([observation_size(inputs), *hidden, outputs]))

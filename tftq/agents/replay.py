@@ -54,7 +54,7 @@ class WindowReplayBuffer(BaseBuffer):
         done: np.ndarray,
         infos: list[dict[str, Any]],
     ) -> None:
-        """Keep a transition, in place of the oldest where the buffer is full; the arguments are those of one environment in a batch."""
+        """Store a transition, in place of the oldest where the buffer is full; the arguments are those of one environment in a batch."""
         self._transitions[self.pos] = infos[0]["row"] - 1, obs["position"].item(), action.item(), reward.item()
         self.pos += 1
         if self.pos == self.buffer_size:

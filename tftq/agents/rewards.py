@@ -1,4 +1,4 @@
-"""What a position earns: the next bar's log return, net of what it costs to change it; and what a policy earns over a part of the data."""
+"""Rewards: what a position earns at the next bar, net of the cost of changing it, and what a policy earns over many bars."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,11 +43,11 @@ class Rewards:
         self.closing_costs = cost_ticks * tick / close[last[torch.tensor(borders[1:]) - 1] + 1]
 
     def of(self, window: int, position: int, held: int) -> float:
-        """The reward of a position taken at the end of a window, from the one held before."""
+        """Return the reward of a position taken at the end of a window, from the one held before."""
         return position * float(self.log_returns[window]) - abs(position - held) * float(self.costs[window])
 
     def earnings(self, positions: Tensor) -> "Earnings":
-        """What a course of positions came to: nothing is held from one run to the next.
+        """Add up what a sequence of positions earns; nothing is held from one run to the next.
 
         Positions and costs are as in the ledger of `tftq.ensemble.backtest`, where a bar earns a share of the notional: here a log return.
 
@@ -63,14 +63,14 @@ class Rewards:
         shares = [float((positions == position).double().mean()) for position in POSITIONS]
         return Earnings(len(positions), gross - cost, cost, int(changed.sum() + closed.sum()), *shares)
 
-    def held_throughout(self, position: int) -> "Earnings":
-        """What it comes to if one position is taken at the start of each run and held to its last close."""
+    def hold(self, position: int) -> "Earnings":
+        """Add up what one position earns that is taken at the start of each run and held to its last close."""
         return self.earnings(torch.full((len(self.log_returns),), position))
 
 
 @dataclass(frozen=True)
 class Earnings:
-    """What a course of positions came to.
+    """What a sequence of positions earned.
 
     Attributes:
         bars: how many.
@@ -89,28 +89,28 @@ class Earnings:
     long: float
 
 
-def scored(scores: Scores, windows: Windows) -> Tensor:
-    """The scores at every window and for every position held, [windows, 3 held, 3 to take]."""
-    parts = [scores(*crossed(windows, indices)) for indices in torch.arange(len(windows)).split(CHUNK)]
+def score_windows(scores: Scores, windows: Windows) -> Tensor:
+    """Score every window with every position held, [windows, 3 held, 3 to take]."""
+    parts = [scores(*cross_positions(windows, indices)) for indices in torch.arange(len(windows)).split(CHUNK)]
     return torch.cat(parts).unflatten(0, (-1, len(POSITIONS)))
 
 
-def choices(scores: Scores, windows: Windows) -> Tensor:
-    """The action that scores best at every window and for every position held, the first where some tie; int64 [windows, 3]."""
-    return scored(scores, windows).argmax(2)
+def best_actions(scores: Scores, windows: Windows) -> Tensor:
+    """Find the action with the highest score for every window and position held, the first where some tie; int64 [windows, 3]."""
+    return score_windows(scores, windows).argmax(2)
 
 
-def crossed(windows: Windows, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """The history of windows, each with every position held: [windows · 3, lookback, columns] and [windows · 3, 1]."""
+def cross_positions(windows: Windows, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """Repeat the history of windows for every position held: [windows · 3, lookback, columns] and [windows · 3, 1]."""
     history = windows.batch(indices).history.repeat_interleave(len(POSITIONS), 0)
     return history, torch.tensor(POSITIONS, dtype=torch.float32).repeat(len(indices))[:, None]
 
 
-def followed(chosen: Tensor, rewards: Rewards) -> Tensor:
-    """The positions of a policy that begins each run with none and then holds what it chose.
+def follow_actions(chosen: Tensor, rewards: Rewards) -> Tensor:
+    """Follow the best actions through each run, which begins without a position.
 
     Args:
-        chosen: of `choices` [windows, 3].
+        chosen: of `best_actions` [windows, 3].
         rewards: of the same windows.
 
     Returns:
@@ -125,12 +125,12 @@ def followed(chosen: Tensor, rewards: Rewards) -> Tensor:
     return torch.tensor(POSITIONS)[torch.tensor(actions)]
 
 
-def earned(scores: Scores, windows: Windows, rewards: Rewards) -> Earnings:
-    """What a policy earns on windows if it always takes the position that scores best.
+def measure_earnings(scores: Scores, windows: Windows, rewards: Rewards) -> Earnings:
+    """Measure what a policy earns on windows where it always takes the position with the highest score.
 
     Args:
         scores: of the policy.
         windows: to trade.
         rewards: of the same windows.
     """
-    return rewards.earnings(followed(choices(scores, windows), rewards))
+    return rewards.earnings(follow_actions(best_actions(scores, windows), rewards))

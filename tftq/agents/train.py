@@ -1,4 +1,4 @@
-"""Training by Stable-Baselines3: DQN or PPO on the training part, looked at on the validation part."""
+"""Train an agent with Stable-Baselines3: DQN or PPO on the training part, evaluated on the validation part."""
 
 import copy
 import json
@@ -17,10 +17,10 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import Tensor, nn
 
 from tftq.agents.environment import TradingEnvironment
-from tftq.agents.policy import Policy, ScaledObservation, observed, scores_of
+from tftq.agents.policy import Policy, ScaledObservation, observation_size, scores_of
 from tftq.agents.recipe import DqnRecipe, PpoRecipe
 from tftq.agents.replay import WindowReplayBuffer
-from tftq.agents.rewards import Earnings, Rewards, earned
+from tftq.agents.rewards import Earnings, Rewards, measure_earnings
 from tftq.data.columns import Inputs
 from tftq.data.scaling import ColumnScaling
 from tftq.data.windows import Datasets
@@ -35,7 +35,7 @@ CHECKPOINT = "last.pt"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was known of an agent after a part of its training.
+    """An evaluation of an agent after a part of its training.
 
     Attributes:
         epoch: the part's number, from 1.
@@ -64,7 +64,7 @@ class FeaturesExtractor(BaseFeaturesExtractor):
     """
 
     def __init__(self, observation_space: Any, inputs: Inputs, scaling: ColumnScaling) -> None:
-        super().__init__(observation_space, observed(inputs))
+        super().__init__(observation_space, observation_size(inputs))
         self.scaled = ScaledObservation(scaling)
 
     def forward(self, observations: dict[str, Tensor]) -> Tensor:
@@ -74,7 +74,7 @@ class FeaturesExtractor(BaseFeaturesExtractor):
 
 
 def build_learner(agent: DqnRecipe | PpoRecipe, data: Datasets, *, seed: int, device: torch.device) -> DQN | PPO:
-    """What learns, on the training windows, before its first step.
+    """Build the learner on the training windows.
 
     Rewards are divided by the standard deviation of the bars' returns over the training part, so that values are of size one.
 
@@ -128,7 +128,7 @@ def build_learner(agent: DqnRecipe | PpoRecipe, data: Datasets, *, seed: int, de
 
 
 def networks_of(learner: DQN | PPO) -> tuple[nn.Sequential, nn.Sequential]:
-    """A learner's own layers, from the scaled observation on: of the network that decides, and of the one that tells it what to learn."""
+    """Return a learner's own layers after the scaled observation: of the network that decides, and of its target or critic."""
     policy = learner.policy
     if isinstance(learner, DQN):
         return policy.q_net.q_net, policy.q_net_target.q_net
@@ -137,7 +137,7 @@ def networks_of(learner: DQN | PPO) -> tuple[nn.Sequential, nn.Sequential]:
 
 
 def policy_of(learner: DQN | PPO, data: Datasets) -> Policy:
-    """The network that decides, made of the learner's own layers: it changes with them."""
+    """Build the policy that decides from the learner's own layers; it changes with them."""
     network, _ = networks_of(learner)
     return Policy(data.train.inputs, _scaling(data), network).to(learner.device)
 
@@ -156,7 +156,7 @@ def train_agent(
 
     Args:
         agent: its settings.
-        data: to learn from, and to look at it on.
+        data: to train and to evaluate on.
         folder: of the run.
         watch: takes a record of memory for every phase.
         seed: two trainings of the same seed are equal.
@@ -239,7 +239,7 @@ class _Course(BaseCallback):
         epoch, record = self._epoch, self._timeline.record
         for phase in ("AFTER_TRAINING", "BEFORE_VALIDATION", "VALIDATION_START"):
             record(phase, epoch)
-        earnings = earned(scores_of(self._policy), self._validation, self._rewards)
+        earnings = measure_earnings(scores_of(self._policy), self._validation, self._rewards)
         record("VALIDATION_END", epoch)
         found = Evaluation(
             epoch=epoch,

@@ -1,4 +1,4 @@
-"""Where answers are kept: written down bar by bar, so that a restart loses none, and in the end one parquet file, whole."""
+"""The log of answers: written bar by bar, so that a restart loses none, and at the end one parquet file, whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tftq.data.files import iso
-from tftq.ensemble.ensemble import OWN, BarAnswers, Said
+from tftq.ensemble.ensemble import OWN, BarAnswers, Reply
 from tftq.errors import EnsembleError
 from tftq.io import written_whole
 from tftq.spec.quantiles import quantile_name
@@ -21,7 +21,7 @@ ROW_GROUP = 65_536  # rows of answers.parquet that are held at a time
 
 
 def answers_schema(levels: Sequence[float]) -> pa.Schema:
-    """The columns of answers.parquet: a row for each bar, member and step.
+    """Return the columns of answers.parquet, which has a row for each bar, member and step.
 
     Args:
         levels: of all members' quantiles, ascending.
@@ -32,8 +32,8 @@ def answers_schema(levels: Sequence[float]) -> pa.Schema:
 
 
 def as_batch(answers: BarAnswers, levels: Sequence[float]) -> pa.RecordBatch:
-    """The rows of one bar; see `answers_schema`."""
-    blocks = [_block(one, levels) for one in answers.said]  # [steps, 2 + levels] each
+    """Make the rows of one bar; see `answers_schema`."""
+    blocks = [_block(one, levels) for one in answers.replies]  # [steps, 2 + levels] each
     lengths = [len(block) for block in blocks]
     rows = np.concatenate(blocks)
     count = len(rows)
@@ -48,16 +48,16 @@ def as_batch(answers: BarAnswers, levels: Sequence[float]) -> pa.RecordBatch:
         pa.array(np.full(count, answers.time), pa.int64()).cast(pa.timestamp("ns", tz="UTC")),
         pa.array(np.full(count, answers.segment, np.int32)),
         pa.array(np.full(count, answers.close)),
-        repeated([one.member for one in answers.said]),
+        repeated([one.member for one in answers.replies]),
         pa.array(rows[:, 0].astype(np.int32)),
         *(number(column) for column in rows.T[1:]),
-        repeated([one.state for one in answers.said]),
+        repeated([one.state for one in answers.replies]),
     ]
     return pa.record_batch(columns, schema=answers_schema(levels))
 
 
-def _block(said: Said, levels: Sequence[float]) -> np.ndarray:
-    """Step, position and quantiles, NaN where there is none [steps, 2 + levels]."""
+def _block(said: Reply, levels: Sequence[float]) -> np.ndarray:
+    """Return step, position and quantiles, NaN where there is none [steps, 2 + levels]."""
     answer = said.answer
     steps = 1 if answer is None or answer.quantiles is None else len(answer.quantiles)
     block = np.full((steps, 2 + len(levels)), np.nan)
@@ -71,13 +71,13 @@ def _block(said: Said, levels: Sequence[float]) -> np.ndarray:
 
 
 def as_document(answers: BarAnswers) -> dict[str, Any]:
-    """One bar's answers as plain types, for a line of JSON."""
-    said = {one.member: _plain(one) for one in answers.said}
+    """Return one bar's answers as plain types, for a line of JSON."""
+    said = {one.member: _plain(one) for one in answers.replies}
     own = said.pop(OWN)
     return {"time": iso(answers.time), "segment": answers.segment, "close": answers.close, OWN: own, "members": said}
 
 
-def _plain(said: Said) -> dict[str, Any]:
+def _plain(said: Reply) -> dict[str, Any]:
     answer = said.answer
     if answer is None:
         return {"state": said.state}
@@ -88,15 +88,15 @@ def _plain(said: Said) -> dict[str, Any]:
 
 
 class AnswerLog:
-    """Rows of answers in a file that only grows, of which a state knows how many are its own.
+    """Rows of answers in a file that only grows; a saved state holds how many of them it counts.
 
     Args:
         folder: of the run; the log is `answers.arrows` there, in Arrow's streaming format.
         levels: of all members' quantiles, ascending.
-        rows: that are kept of what was written before; later ones belong to no state and are dropped.
+        rows: written before, to keep; later ones belong to no state and are dropped.
 
     Raises:
-        EnsembleError: there are not so many, or what was written cannot be read.
+        EnsembleError: there are fewer, or the file cannot be read.
     """
 
     def __init__(self, folder: Path, levels: Sequence[float], rows: int = 0) -> None:
@@ -112,13 +112,13 @@ class AnswerLog:
             self._file.write(answers_schema(self._levels).serialize())
 
     def add(self, answers: BarAnswers) -> None:
-        """Write one bar's answers down."""
+        """Append one bar's answers."""
         batch = as_batch(answers, self._levels)
         self._file.write(batch.serialize())
         self.rows += batch.num_rows
 
     def flush(self) -> None:
-        """Let what was written be there if the process, or the power, ends now: a state is about to count on it."""
+        """Write through to the disk, before a state counts the rows: they must survive a power cut."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -143,7 +143,7 @@ class AnswerLog:
         return self._table
 
     def close(self) -> None:
-        """End without a table, for a run that will go on."""
+        """Close the file without writing the table; the run can be resumed."""
         self._file.close()
 
     def _reopen(self) -> None:
@@ -158,7 +158,7 @@ class AnswerLog:
 
 
 def _bytes_of(path: Path, rows: int) -> int:
-    """How much of a log the first rows take."""
+    """Return how many bytes of a log the first rows take."""
     if not path.is_file():
         raise EnsembleError(f"{path.with_suffix('.parquet')}: is not there, nor {path.name}, of {rows} rows; begin anew in another out=...")
     with path.open("rb") as file:

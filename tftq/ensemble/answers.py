@@ -1,4 +1,4 @@
-"""What a member says at one bar: a position, and a forecast where it makes one."""
+"""A member's answer at one bar: a position, and a forecast where it makes one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Answer:
 
     @classmethod
     def of_forecast(cls, quantiles: ArrayLike, levels: Sequence[float]) -> Answer:
-        """The answer of a forecaster, whose position is the sign of the median's next step.
+        """Make the answer of a forecaster, whose position is the sign of the median's next step.
 
         Args:
             quantiles: [horizon, levels], in the target's unit, a return.
@@ -63,7 +63,7 @@ class Answer:
 
     @classmethod
     def of_scores(cls, scores: ArrayLike, positions: Sequence[float]) -> Answer:
-        """The answer of an agent: the position of the highest score, the first of those that tie.
+        """Make the answer of an agent: the position of the highest score, the first of those that tie.
 
         Args:
             scores: [positions], of an agent's policy.

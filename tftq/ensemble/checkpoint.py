@@ -1,4 +1,4 @@
-"""The state of a run between two bars: with it and the bars to come, a restart gives the answers that an unbroken run would have given."""
+"""The state of a run between two bars; a run resumed from it gives the answers of an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Saved:
 
     @property
     def newest(self) -> int | None:
-        """The time of the newest bar before it, in nanoseconds UTC; None where there was none."""
+        """The time of the newest bar, in nanoseconds UTC; None where there was none."""
         market = self.of("market")
         return int(market["time"]) if market["segment"] >= 0 else None
 
     def of(self, owner: str) -> dict[str, np.ndarray]:
-        """The arrays of one owner, by name."""
+        """Return the arrays of one owner, by name."""
         begin = f"{owner}/"
         return {key.removeprefix(begin): value for key, value in self.arrays.items() if key.startswith(begin)}
 
@@ -62,7 +62,7 @@ def save(folder: Path, market: Market, ensemble: Ensemble, **notes: Any) -> None
 
 
 def read(folder: Path) -> Saved | None:
-    """The state of a run; None where it ended before its first was written.
+    """Read the state of a run; None where it stopped before the first was written.
 
     Raises:
         EnsembleError: it cannot be read, or is of another version.
@@ -82,14 +82,14 @@ def read(folder: Path) -> Saved | None:
 
 
 def restore(saved: Saved, market: Market, ensemble: Ensemble) -> None:
-    """Go on from a state.
+    """Resume from a state.
 
     Args:
-        saved: it.
-        market, ensemble: to be brought to where they were.
+        saved: the state.
+        market, ensemble: before the first bar; they are changed.
 
     Raises:
-        EnsembleError: it is of other models.
+        EnsembleError: it belongs to other models.
     """
     then, now = saved.notes["members"], _hashes(ensemble)
     changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]

@@ -1,4 +1,4 @@
-"""The members asked at every bar, several at once, and their answers made one; a member that fails does not stop the others."""
+"""Run the members on every bar, several at once, and combine their answers; a member that fails does not stop the others."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ GIVEN_UP_AFTER = 10  # bars in a row without an answer, though it was asked
 TIMED = 10_000  # bars whose times are kept
 
 
-class Said(NamedTuple):
-    """What a member, or the ensemble, has to say at a bar: an answer, or why there is none."""
+class Reply(NamedTuple):
+    """The reply of a member or of the ensemble at a bar: an answer, or the reason why there is none."""
 
     member: str
     state: str
@@ -35,19 +35,19 @@ class Said(NamedTuple):
 
 @dataclass(frozen=True)
 class BarAnswers:
-    """What was said at a bar: by the members in the recipe's order, then by the ensemble.
+    """The replies at a bar: of the members in the recipe's order, then of the ensemble.
 
     Args:
         time: of the bar, in nanoseconds UTC.
         segment: which one it is of, from 0.
         close: its price.
-        said: by whom what.
+        replies: one of each.
     """
 
     time: int
     segment: int
     close: float
-    said: tuple[Said, ...]
+    replies: tuple[Reply, ...]
 
 
 class Latency:
@@ -57,19 +57,19 @@ class Latency:
         self._seconds: deque[float] = deque(maxlen=TIMED)
 
     def add(self, seconds: float) -> None:
-        """One more."""
+        """Add the time of a bar."""
         self._seconds.append(seconds)
 
     def summary(self) -> dict[str, float | int]:
-        """Median and 99th percentile in milliseconds, of how many bars; zeros where there was none."""
+        """Return median and 99th percentile in milliseconds, and the number of bars; zeros where there was none."""
         if not self._seconds:
             return {"median": 0.0, "p99": 0.0, "bars": 0}
         median, p99 = np.percentile(1e3 * np.array(self._seconds), [50, 99])
         return {"median": float(median), "p99": float(p99), "bars": len(self._seconds)}
 
 
-class Outcome(NamedTuple):
-    """What asking a member came to: its answer, or what was raised instead, and the seconds that it took."""
+class _Attempt(NamedTuple):
+    """A member's answer, or the exception that it raised, and the seconds that it took."""
 
     found: Answer | Exception
     seconds: float
@@ -85,7 +85,7 @@ class Ensemble:
         minimum: members that must be of use at a bar.
         residency: what brings them into memory.
         at_once: members that are asked at a time, where all are in memory.
-        tell: what to do with a sentence about a member that fails; each member's first failure of a kind is told.
+        report: called with a message about a member that fails; once for each member and sort of failure.
 
     Attributes:
         states: member -> state -> bars.
@@ -100,10 +100,10 @@ class Ensemble:
         minimum: int,
         residency: Residency,
         at_once: int,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self.members = list(members)
-        self._weights, self._rule, self._minimum, self._residency, self._tell = weights, RULES[rule], minimum, residency, tell
+        self._weights, self._rule, self._minimum, self._residency, self._report = weights, RULES[rule], minimum, residency, report
         self._pool = ThreadPoolExecutor(at_once)
         self._in_a_row = dict.fromkeys(weights, 0)
         self.states: dict[str, Counter[str]] = {name: Counter() for name in (*weights, OWN)}
@@ -112,34 +112,34 @@ class Ensemble:
         self.bars = 0
 
     def answer(self, market: Market) -> BarAnswers:
-        """Ask all members at the newest bar.
+        """Run all members on the newest bar and combine their answers.
 
         Args:
             market: as it is at the bar.
 
         Returns:
-            What each said, and the ensemble.
+            Every member's reply, and the ensemble's.
         """
         outcomes = self._outcomes(market)
-        said = {member.name: self._said(member, outcomes[member.name], market) for member in self.members if member.name in outcomes}
+        said = {member.name: self._reply(member, outcomes[member.name], market) for member in self.members if member.name in outcomes}
         answers = {name: one.answer for name, one in said.items() if one.answer is not None}
         combined = self._rule(answers, self._weights, self._minimum)
         for name, why in combined.left_out.items():
             if name not in self.unusable:
                 self.unusable[name] = why
-                self._tell(f"{name}: {why}, so that the rule has no use for its answers")
+                self._report(f"{name}: {why}, so that the rule has no use for its answers")
         state = WARMING_UP if said and all(one.state == WARMING_UP for one in said.values()) else NO_ANSWER
-        own = Said(OWN, state) if combined.answer is None else Said(OWN, OK, combined.answer)
-        every = (*(said.get(member.name, Said(member.name, LEFT_OUT)) for member in self.members), own)
+        own = Reply(OWN, state) if combined.answer is None else Reply(OWN, OK, combined.answer)
+        every = (*(said.get(member.name, Reply(member.name, LEFT_OUT)) for member in self.members), own)
         for name, one_state, _ in every:
             self.states[name][one_state] += 1
         self.bars += 1
         return BarAnswers(market.time, market.segment, market.close, every)
 
-    def _outcomes(self, market: Market) -> dict[str, Outcome | None]:
-        """What asking each member came to, None of one that is warming up; several are asked at once, except those that must be alone."""
+    def _outcomes(self, market: Market) -> dict[str, _Attempt | None]:
+        """Run the members, several at once except those that must run alone; None for one that is warming up."""
 
-        def ask(member: Member) -> Outcome | None:
+        def ask(member: Member) -> _Attempt | None:
             return self._ask(member, market) if member.ready(market) else None
 
         members = self._residency.order()
@@ -148,8 +148,8 @@ class Ensemble:
         found = {member.name: outcome for member, outcome in zip(others, self._pool.map(ask, others), strict=True)}
         return found | {member.name: ask(member) for member in alone}
 
-    def _ask(self, member: Member, market: Market) -> Outcome:
-        """Touches nothing but the member, for others are asked at the same time."""
+    def _ask(self, member: Member, market: Market) -> _Attempt:
+        """Run a member; touches nothing else, because others run at the same time."""
         begun = time.perf_counter()
         found: Answer | Exception
         try:
@@ -157,40 +157,40 @@ class Ensemble:
                 found = member.answer(market)
         except Exception as error:  # a member must not stop the others, whatever its model does; it is named and counted
             found = error
-        return Outcome(found, time.perf_counter() - begun)
+        return _Attempt(found, time.perf_counter() - begun)
 
-    def _said(self, member: Member, outcome: Outcome | None, market: Market) -> Said:
-        """Count what asking a member came to, and tell it where it failed."""
+    def _reply(self, member: Member, outcome: _Attempt | None, market: Market) -> Reply:
+        """Count a member's attempt, and report it where it failed."""
         if outcome is None:
-            return Said(member.name, WARMING_UP)
+            return Reply(member.name, WARMING_UP)
         if isinstance(outcome.found, Exception):
             return self._failed(member, market, outcome.found)
         self._in_a_row[member.name] = 0
         self.latency[member.name].add(outcome.seconds)
-        return Said(member.name, OK, outcome.found)
+        return Reply(member.name, OK, outcome.found)
 
-    def _failed(self, member: Member, market: Market, error: Exception) -> Said:
+    def _failed(self, member: Member, market: Market, error: Exception) -> Reply:
         state = NOT_FINITE if isinstance(error, NonFiniteError) else FAILED
         self._in_a_row[member.name] += 1
         if not self.states[member.name][state]:
-            self._tell(f"{member.name}: {state} at {iso(market.time)}, left out there: {type(error).__name__}: {error}")
+            self._report(f"{member.name}: {state} at {iso(market.time)}, left out there: {type(error).__name__}: {error}")
         if self._in_a_row[member.name] == GIVEN_UP_AFTER:
             self._residency.drop(member)
             bars = f"{GIVEN_UP_AFTER} bars in a row without an answer, up to {iso(market.time)}"
-            self._tell(f"{member.name}: {bars}; not asked any more, but again after a restart")
-        return Said(member.name, state)
+            self._report(f"{member.name}: {bars}; not asked any more, but again after a restart")
+        return Reply(member.name, state)
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """Release the threads."""
         self._pool.shutdown()
 
     def state(self) -> dict[str, Any]:
-        """What a restart needs beside the members' own states, as plain types."""
+        """Return what a restart needs beside the members' own states, as plain types."""
         counts = {name: dict(counter) for name, counter in self.states.items()}
         return {"bars": self.bars, "states": counts, "in_a_row": self._in_a_row, "unusable": self.unusable}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state` of the same members."""
+        """Resume from a `state` of the same members."""
         self.bars = state["bars"]
         self.states = {name: Counter(counts) for name, counts in state["states"].items()}
         self.unusable = dict(state["unusable"])

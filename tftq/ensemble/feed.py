@@ -124,29 +124,29 @@ def _of_rows(rows: Rows, which: np.ndarray) -> Iterator[Bar]:
         yield Bar(int(rows.times[row]), rows.names[rows.series[row]], np.array([column[row] for column in columns]))
 
 
-def bars_of_lines(lines: Iterable[str], recipe: BarsToAnswer, step: int, tell: Callable[[str], None]) -> Feed:
+def bars_of_lines(lines: Iterable[str], recipe: BarsToAnswer, step: int, report: Callable[[str], None]) -> Feed:
     """The bars of lines, each a JSON object, or a CSV line below one with the names of the columns.
 
     Args:
         lines: as they come.
         recipe: the recipe's `data` part.
         step: that members want between bars, in nanoseconds.
-        tell: what to do with a sentence about a line that is left out, and about the first gap.
+        report: what to do with a sentence about a line that is left out, and about the first gap.
 
     Raises:
         DataError: (as bars are taken) a bar that cannot be, where that is refused, with its line.
         EnsembleError: (as bars are taken) bars at another step from the first on.
     """
     feed = Feed(iter(()))
-    feed.bars = _Lines(recipe, step, tell, feed).bars(lines)
+    feed.bars = _Lines(recipe, step, report, feed).bars(lines)
     return feed
 
 
 class _Lines:
     """Lines to bars, one at a time."""
 
-    def __init__(self, recipe: BarsToAnswer, step: int, tell: Callable[[str], None], feed: Feed) -> None:
-        self._recipe, self._step, self._tell, self._feed = recipe, step, tell, feed
+    def __init__(self, recipe: BarsToAnswer, step: int, report: Callable[[str], None], feed: Feed) -> None:
+        self._recipe, self._step, self._report, self._feed = recipe, step, report, feed
         self._header: str | None = None  # of CSV; empty where lines are JSON; None before a line told which
         self._noted: set[str] = set()
         self._last: Bar | None = None  # the newest, though it may have been left out
@@ -170,7 +170,7 @@ class _Lines:
                 if self._recipe.bad_lines == "refuse":
                     self._refuse(number, error)
                 self._feed.counts["bad lines"] += 1
-                self._tell(f"line {number}: left out: {error}")
+                self._report(f"line {number}: left out: {error}")
                 unread = unread + 1 if table is None else 0
                 if unread == NO_FEED:
                     raise DataError(f"{SOURCE}, line {number}: {NO_FEED} lines in a row that say no bar; {LINES}") from error
@@ -193,7 +193,7 @@ class _Lines:
         if not self._told_a_gap:
             self._told_a_gap = True
             times = f"{iso(before.time)} and {iso(bar.time)}"
-            self._tell(f"the bars of {times} are {found} apart, the members want {wanted}; they warm up anew after every such gap")
+            self._report(f"the bars of {times} are {found} apart, the members want {wanted}; they warm up anew after every such gap")
         if self._gaps is not None:
             self._gaps += 1
             if self._gaps == STEPS_TO_FIND:
@@ -213,7 +213,7 @@ class _Lines:
         for note in rows.notes:
             if "missing" not in note and note not in self._noted:
                 self._noted.add(note)
-                self._tell(note)
+                self._report(note)
         series = rows.names[0]
         if recipe.symbol is not None and series == SOURCE:
             raise DataError(f"no column for the symbol, and data.symbol wants {recipe.symbol}")

@@ -1,4 +1,4 @@
-"""The market as it is seen at a bar: the features of the last bars of its segment, made once for all members."""
+"""The market at a bar: the features of the last bars of its segment, computed once for all members."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Market:
         return self._online.count
 
     def begin(self, bars: list[Bar], count: int) -> None:
-        """Go on within a segment of which nobody was told.
+        """Begin in the middle of a segment.
 
         Args:
             bars: the newest of it, as many as features look at before the first that is pushed.
@@ -61,7 +61,7 @@ class Market:
         self.time, self.series, self.segment = bars[-1].time, bars[-1].series, 0
 
     def push(self, bar: Bar) -> None:
-        """Take the next bar, in the order of time."""
+        """Add the next bar, in the order of time."""
         if self.segment < 0 or bar.time - self.time != self.step or bar.series != self.series:
             self._online.begin()
             self._rows = self._rows[:0]
@@ -73,11 +73,11 @@ class Market:
         self.time, self.series, self.close = bar.time, bar.series, float(bar.values[CLOSE])
 
     def history(self, lookback: int) -> np.ndarray:
-        """The newest bars' columns, float32 [at most lookback, columns], in the order of `COLUMNS`."""
+        """Return the newest bars' columns, float32 [at most lookback, columns], in the order of `COLUMNS`."""
         return self._rows[-lookback:]
 
     def future(self, horizon: int) -> np.ndarray:
-        """What the clock will show at the next steps, float32 [horizon, clock columns]."""
+        """Return the clock columns of the next steps, float32 [horizon, clock columns]."""
         ahead = self._ahead  # one look at it, for members are asked at the same time, and another may replace it by a shorter one
         if len(ahead) < horizon:
             times = self.time + self.step * np.arange(1, horizon + 1)
@@ -85,7 +85,7 @@ class Market:
         return ahead[:horizon]
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs, as arrays and numbers."""
+        """Return what `restore` needs, as arrays and numbers."""
         return {
             "rows": self._rows,
             "bars": self._online.bars,
@@ -97,7 +97,7 @@ class Market:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state` of the same step, time zone and depth."""
+        """Resume from a `state` of the same step, time zone and depth."""
         self._rows = state["rows"]
         self._online.begin(state["bars"], int(state["count"]))
         self.time, self.series, self.segment = int(state["time"]), str(state["series"]), int(state["segment"])

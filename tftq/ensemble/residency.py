@@ -1,4 +1,4 @@
-"""Which members are in memory: all of them within the budget, or as many as it holds, the least recently used making room."""
+"""Keep members in memory within a budget: all of them, or as many as fit, where the least recently used is unloaded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def trim_heap() -> None:
 
 
 def plan_table(planned: Mapping[str, int], budget_bytes: int) -> str:
-    """The plan of every member, their sum and the budget, a line each."""
+    """Format the plan of every member, their sum and the budget, one line each."""
     rows = [*planned.items(), ("together", sum(planned.values())), ("budget", budget_bytes)]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"  {name:{width}}  {size / MEGA:8.1f} MB" for name, size in rows)
@@ -37,7 +37,7 @@ def plan_table(planned: Mapping[str, int], budget_bytes: int) -> str:
 
 @dataclass
 class Loads:
-    """What bringing members into memory came to.
+    """How often members were loaded, and what it cost.
 
     Attributes:
         loads: member -> how often it was loaded.
@@ -91,7 +91,7 @@ class Residency:
             return
         for member in self._members:
             try:
-                self.bring(member)
+                self.load(member)
             except EnsembleError:
                 raise
             except Exception as error:  # the runtime's errors have no other base
@@ -105,8 +105,8 @@ class Residency:
         """The members as they are best asked: those in memory first, so that none is unloaded before it was asked."""
         return sorted(self._members, key=lambda member: not member.loaded)
 
-    def bring(self, member: Member) -> None:
-        """Let a member be in memory, and be the most recently used.
+    def load(self, member: Member) -> None:
+        """Load a member where it is not in memory, and mark it as the most recently used.
 
         Raises:
             Exception: whatever loading it raises.
@@ -130,12 +130,12 @@ class Residency:
 
     @contextmanager
     def using(self, member: Member) -> Iterator[None]:
-        """Let a member be in memory while it is asked, and be the most recently used.
+        """Load a member, and measure by how much its first answer lets the process grow.
 
         Raises:
             Exception: whatever loading it raises.
         """
-        self.bring(member)
+        self.load(member)
         if member.name not in self._new:
             yield
             return
