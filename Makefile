@@ -62,7 +62,7 @@ docs:
 
 # In .venv where there is one; else with the python that has a CUDA build of torch.
 gpu-check:
-	$(or $(wildcard $(BIN)/python),$(PYTHON)) tests/gpu/check.py $(ARGS)
+	$(or $(wildcard $(BIN)/python),$(PYTHON)) benchmarks/gpu/check.py $(ARGS)
 
 bench: setup
 	$(BIN)/python -m pip install -e '.[bench]'

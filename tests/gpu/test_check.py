@@ -1,4 +1,4 @@
-"""How check.py runs its cases and tells of them; no GPU needed."""
+"""How benchmarks/gpu/check.py runs its cases and reports them; no GPU needed."""
 
 import json
 import re
@@ -13,8 +13,8 @@ import torch
 from rich.console import Console
 
 from benchmarks import common
-from tests.gpu import check
-from tests.gpu.agreement import Agreement
+from benchmarks.gpu import check
+from benchmarks.gpu.agreement import Agreement
 
 CPU = torch.device("cpu")
 

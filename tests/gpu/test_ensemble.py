@@ -1,4 +1,4 @@
-"""The ensemble's case of check.py, without a GPU: what becomes of a measurement, and of none."""
+"""The ensemble's case of benchmarks/gpu/check.py without a GPU: rows with and without a measurement."""
 
 from pathlib import Path
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.gpu import ensemble
+from benchmarks.gpu.check import failed
+from benchmarks.gpu.ensemble import BUDGET_BYTES, ensemble_rows
 from tests.export.stub import write_stub
-from tests.gpu import ensemble
-from tests.gpu.check import failed
-from tests.gpu.ensemble import BUDGET_BYTES, ensemble_rows
 from tftq.errors import ProviderError
 from tftq.serve.measure import Measurement
 

@@ -1,4 +1,4 @@
-"""The checks of check.py on a GPU, and on the CPU those of them that it can do; `pytest -rs` says why some are skipped."""
+"""The checks of benchmarks/gpu on a GPU, and on the CPU those that it can run; `pytest -rs` lists the reasons for skipping."""
 
 from pathlib import Path
 
@@ -7,12 +7,12 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from tests.gpu.agreement import AGREEMENTS, Agreement, exported_as_computed, exported_int8_as_computed, skipped_step_changes_nothing
-from tests.gpu.check import LARGE_BATCH, SHORT_BYTES
-from tests.gpu.reference import REFERENCE, SMALL, RandomWindows
-from tests.gpu.runtime import computed_on_the_gpu, runtime_row
-from tests.gpu.shortage import shortage_row
-from tests.gpu.training import FIRST_ATTEMPT_MS, TARGET_MS, UPDATES, training_row
+from benchmarks.gpu.agreement import AGREEMENTS, Agreement, exported_as_computed, exported_int8_as_computed, skipped_step_changes_nothing
+from benchmarks.gpu.check import LARGE_BATCH, SHORT_BYTES
+from benchmarks.gpu.reference import REFERENCE, SMALL, RandomWindows
+from benchmarks.gpu.runtime import computed_on_the_gpu, runtime_row
+from benchmarks.gpu.shortage import shortage_row
+from benchmarks.gpu.training import FIRST_ATTEMPT_MS, TARGET_MS, UPDATES, training_row
 from tftq.errors import PrecisionError, ProviderError
 from tftq.evaluate.precision import Precision
 from tftq.serve.session import CPU as CPU_PROVIDER
@@ -108,7 +108,7 @@ def test_only_shapes_may_be_computed_elsewhere(nodes: dict[str, dict[str, int]],
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device answers")
 def test_without_a_cuda_provider_the_reason_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.gpu.runtime.build_forecaster", lambda *_, **__: identity().SerializeToString())
+    monkeypatch.setattr("benchmarks.gpu.runtime.build_forecaster", lambda *_, **__: identity().SerializeToString())
     row = runtime_row(SMALL, "fp16_int8", "int8", CPU)
     assert set(row) == {"format", "lstm", "file_bytes", "skipped"} and "CUDA provider" in row["skipped"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.gpu.reference import ROOT, SMALL, RandomWindows, Size
+from benchmarks.gpu.reference import ROOT, SMALL, RandomWindows, Size
 from tftq.memory.ledger import read_records
 from tftq.memory.watch import MemoryWatch
 from tftq.model.size import parameter_count

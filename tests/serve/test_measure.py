@@ -42,7 +42,7 @@ def test_models_are_measured_beside_each_other(tmp_path: Path) -> None:
 
 def test_a_gpu_that_is_not_there_is_the_reason_why_nothing_is_measured(tmp_path: Path) -> None:
     if torch.cuda.is_available():
-        pytest.skip("a CUDA device answers; tests/gpu measures there")
+        pytest.skip("a CUDA device answers; benchmarks/gpu measures there")
     command = [sys.executable, "-m", "tftq.serve.measure", str(write_stub(tmp_path / "stub.onnx")), "--gpu", "1234"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "CUDA provider" in json.loads(done.stdout)["skipped"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.gpu.reference import SMALL
+from benchmarks.gpu.reference import SMALL
 from tests.model.small import example, small_model
 from tests.train.stand_ins import RealWindows, TinyModel, TinyWindows, metrics_lines, tiny_trainer
 from tftq.data.columns import Batch

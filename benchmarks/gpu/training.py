@@ -1,4 +1,4 @@
-"""What a training of the reference model costs on a device: time of an update, memory of each phase, and what was planned."""
+"""Measure training of the reference model on a device: time per update, memory of each phase, and the planned peak."""
 
 import json
 import statistics
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tests.gpu.reference import RandomWindows, Size
+from benchmarks.gpu.reference import RandomWindows, Size
 from tftq.memory.watch import MemoryWatch
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
@@ -31,7 +31,7 @@ FIRST_ATTEMPT_MS = 57.0  # what it took before this project
 
 
 def training_row(size: Size, stage: str, precision: str, batch: int, device: torch.device) -> dict[str, Any]:
-    """Train for an epoch by the real loop, validate, and say what it cost.
+    """Train for an epoch by the real loop, validate, and measure time and memory.
 
     Args:
         size: of the model and its windows.

@@ -1,10 +1,10 @@
-"""Everything that only a GPU can tell, in under seven minutes: `make gpu-check`, or `python tests/gpu/check.py`.
+"""Check and measure on a GPU what no CPU can show, in under seven minutes: `make gpu-check`, or `python benchmarks/gpu/check.py`.
 
-Each precision trains the reference model at batch 32 and at batch 1 under a cap of 4 GiB, QAT trains its tables, a batch that does not
-fit is halved until it does, what must hold on every device is checked on this one, each format for a GPU is run by ONNX Runtime there,
-with what its session occupies and which provider computes what, and so are the members of an ensemble together. Prints tables, and writes
-benchmarks/results/gpu_check.json, and gpu_check.json in the folder that the environment variable OUT names. Exit status 1 where there is
-no CUDA device, a measurement failed or a check did not pass; a missed target of speed is reported and is no failure.
+The cases: training the reference model in each precision at batch 32 and 1 under a cap of 4 GiB; QAT of its tables; a batch that does
+not fit and is halved until it does; the properties that hold on every device; each format for a GPU in ONNX Runtime, with the memory of its
+session and the provider of each node; and the members of an ensemble together. Prints tables and writes benchmarks/results/gpu_check.json,
+and gpu_check.json in the folder that the environment variable OUT names. Exit status 1 if there is no CUDA device, a measurement failed or
+a check did not pass; a missed target of speed is only reported.
 
 tftq runs from the checkout and need not be installed. Packages that the machine lacks can be carried as wheels, as
 
@@ -30,12 +30,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common import write_result
-from tests.gpu.agreement import AGREEMENTS
-from tests.gpu.ensemble import ensemble_rows
-from tests.gpu.reference import REFERENCE, ROOT
-from tests.gpu.runtime import runtime_row
-from tests.gpu.shortage import shortage_row
-from tests.gpu.training import training_row
+from benchmarks.gpu.agreement import AGREEMENTS
+from benchmarks.gpu.ensemble import ensemble_rows
+from benchmarks.gpu.reference import REFERENCE, ROOT
+from benchmarks.gpu.runtime import runtime_row
+from benchmarks.gpu.shortage import shortage_row
+from benchmarks.gpu.training import training_row
 from tftq.quant.prepare import LstmStorage
 from tftq.recipe.schema import Format
 
@@ -154,13 +154,13 @@ def _cell(name: str, value: Any) -> str:
 
 
 def _in_mebibytes(name: str) -> bool:
-    """Bytes are shown in MiB, but for what should be none at all."""
+    """Bytes are shown in MiB, except those that should be zero."""
     return name.endswith("_bytes") and not name.startswith("left_by_")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python tests/gpu/check.py", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python benchmarks/gpu/check.py", description=__doc__.split("\n")[0])
     parser.add_argument("--case", choices=list(cases()), help="run this one alone, in this process")
     parser.add_argument("--json", action="store_true", help="print the rows of --case as one line of JSON")
     chosen = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""What must hold on every device, each as one number and the most that it may be."""
+"""Properties that hold on every device, each measured as one number with an upper limit."""
 
 import math
 import tempfile
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import parameters_to_vector
 
-from tests.gpu.reference import SMALL, RandomWindows
+from benchmarks.gpu.reference import SMALL, RandomWindows
 from tests.model.recurrence import operands, recurrence
 from tests.model.small import example, small_mamba2, small_model
 from tftq.data.columns import Batch
@@ -192,7 +192,7 @@ def exported_as_computed(device: torch.device) -> float:
 
 
 def chunked_equals_recurrence(device: torch.device) -> float:
-    """What a Mamba-2's scan gives in chunks of 16 and row after row."""
+    """The scan of a Mamba-2 in chunks of 16 and row after row."""
     parts = [part.to(device) for part in operands(70, 0.5, seed=1)]
     return _distance(chunked_scan(*parts, chunk=16), recurrence(*parts))
 

@@ -1,4 +1,4 @@
-"""Four models beside each other on a GPU, in one process, within the budget of the first attempt's ensemble."""
+"""Measure four models in one process on a GPU against the memory budget of an ensemble."""
 
 import tempfile
 from pathlib import Path
@@ -12,7 +12,7 @@ from tftq.report.models import describe_nodes
 from tftq.serve.measure import measure
 from tftq.train.device import gpu_uuid
 
-FORMATS = ("fp16", "fp16_int8")  # of the forecasters; agents are in FP32, of which they have little
+FORMATS = ("fp16", "fp16_int8")  # of the forecasters; agents are small and in FP32
 BUDGET_BYTES = 932_000_000  # with CUDA's own context
 FIRST_ATTEMPT_BYTES = 3_411_000_000  # what the four took in training
 
@@ -25,7 +25,7 @@ def ensemble_rows(sizes: str, device: torch.device) -> list[dict[str, Any]]:
         device: a GPU, the first.
 
     Returns:
-        A row for each format: what the sessions occupy and the context of CUDA itself, None where the driver does not tell; the time of an
+        A row for each format: what the sessions occupy and the context of CUDA itself, None where unknown; the time of an
         answer of all, copies from and to the host included; whether that fits the budget; or `skipped`, the reason why there is none.
     """
     with tempfile.TemporaryDirectory() as name:

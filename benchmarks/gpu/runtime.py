@@ -1,4 +1,4 @@
-"""What an exported model computes and costs in ONNX Runtime's CUDA provider, where there is one that really works."""
+"""Check and measure an exported model in ONNX Runtime's CUDA provider."""
 
 import tempfile
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 import onnxruntime
 import torch
 
-from tests.gpu.reference import RandomWindows, Size
+from benchmarks.gpu.reference import RandomWindows, Size
 from tftq.errors import ProviderError
 from tftq.export.census import integer_shares, stored_weights
 from tftq.export.gate import HALF
@@ -83,7 +83,7 @@ def runtime_row(size: Size, kind: Format, lstm: LstmStorage, device: torch.devic
 
 
 def computed_on_the_gpu(nodes: Mapping[str, Mapping[str, int]]) -> bool:
-    """Whether all is computed there but for arithmetic on shapes, and nothing is copied from and to the host in between."""
+    """Whether everything except arithmetic on shapes is computed there, with no copies from or to the host in between."""
     elsewhere = nodes.get(CPU, {})
     copies = [operator for counts in nodes.values() for operator in counts if operator.startswith("Memcpy")]
     return CUDA in nodes and not copies and elsewhere.keys() <= SHAPE_ARITHMETIC and sum(elsewhere.values()) <= FEW

@@ -1,4 +1,4 @@
-"""The reference model on random windows: what every measurement of these checks is made of."""
+"""The reference model and random windows, for the measurements of these checks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

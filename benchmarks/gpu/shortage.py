@@ -1,4 +1,4 @@
-"""Memory that really runs out: a batch that does not fit under a cap, halved until it does."""
+"""Train with too little memory: a batch that does not fit under a cap is halved until it does."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tests.gpu.reference import RandomWindows, Size
+from benchmarks.gpu.reference import RandomWindows, Size
 from tftq.memory.watch import MemoryWatch
 from tftq.train.context import TrainingData, Workplace
 from tftq.train.stages import stage_settings
@@ -20,7 +20,7 @@ from tftq.train.trainer import Trainer
 
 
 def shortage_row(size: Size, batch: int, device: torch.device, cap_bytes: int | None) -> dict[str, Any]:
-    """Train for two epochs of one update each, and say what the batch came to and what was left over of the attempts that failed.
+    """Train for two epochs of one update each; report the final batch size and the bytes left over by failed attempts.
 
     Args:
         size: of the model and its windows.
@@ -49,7 +49,7 @@ def shortage_row(size: Size, batch: int, device: torch.device, cap_bytes: int | 
             done = trainer.fit()
         records = [json.loads(line) for line in (folder / "memory.jsonl").read_text(encoding="utf-8").splitlines()]
     ends = [record["allocated"] for record in records if record["phase"] == "EPOCH_END"]
-    told = sum("out of memory" in str(warning.message) for warning in caught)
+    warned = sum("out of memory" in str(warning.message) for warning in caught)
     halved = done.batch_size < batch and done.out_of_memory >= 1
     return {
         "batch": batch,
@@ -61,7 +61,7 @@ def shortage_row(size: Size, batch: int, device: torch.device, cap_bytes: int | 
         "loss": done.validation.loss,
         "updates": done.updates,
         "passed": halved == (cap_bytes is not None)
-        and told == done.out_of_memory
+        and warned == done.out_of_memory
         and ends[1] == ends[0]
         and done.updates == 2
         and math.isfinite(done.validation.loss),
