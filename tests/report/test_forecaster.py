@@ -226,6 +226,24 @@ def test_a_budget_within_sight_is_drawn(tmp_path: Path) -> None:
     assert "budget 80<" in write_report(folder).read_text(encoding="utf-8")
 
 
+def test_pruned_variables_are_listed(tmp_path: Path) -> None:
+    found = summary()
+    found["val"]["loss"] = 0.2
+    found["prune"] = {
+        "kept": {"price": 0.75, "hour": 0.125},
+        "dropped": {"noise": 0.1},
+        "start_loss": 0.3,
+        "best_epoch": 0,
+        "val": {"loss": 0.3},
+    }
+    folder = write_folder(tmp_path, found)
+    rows, text = cells(folder), read(folder).text
+    assert rows["before, 3 history variables"] == ["0.20000"] and rows["right after, 2 of them kept"] == ["0.30000"]
+    assert rows["trained on: no epoch was better"] == ["0.30000"] and rows["price"] == ["75.00%"]
+    assert "The kept ones had 87.5% of the selection weight." in text and "price 75.00%, hour 12.50%" in text
+    assert "The 1 that were left out" in text and "noise 10.00%" in text
+
+
 def test_skipped_updates_are_shown(tmp_path: Path) -> None:
     assert "5 FP16 updates overflowed and were skipped." in read(write_folder(tmp_path, summary() | {"skipped_updates": 5})).text
 

@@ -1,5 +1,6 @@
 """The frame of every page: texts are escaped, a value that is missing is an error, figures that are missing are dashes."""
 
+import tomllib
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -9,6 +10,7 @@ from jinja2 import UndefinedError
 
 from tftq.report.page import mebibytes, megabytes, number, plain, quantile, render, write_page
 
+ROOT = Path(__file__).parents[2]
 VALUES: dict[str, Any] = {
     "summary": {"name": "<b>&"},
     "environment": {"seed": None, "packages": {"torch": "2.13.0"}},
@@ -36,3 +38,10 @@ def test_figures_have_units_and_missing_ones_are_dashes() -> None:
     assert (number(None, ".1%"), megabytes(None), mebibytes(None)) == ("–", "–", "–")
     assert quantile("0.975") == "P97.5"
     assert plain({"commit": None, "dirty": True, "depth": {"count": 2}}) == "commit none, dirty yes, depth count 2"
+
+
+def test_a_wheel_has_the_templates() -> None:
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-data"]["tftq"]
+    packed = {path for pattern in patterns for path in (ROOT / "tftq").glob(pattern)}
+    templates = {path for path in (ROOT / "tftq/report/templates").rglob("*") if path.is_file()}
+    assert templates and templates <= packed
