@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.data.helpers import MINUTE
 from tftq.data.bars import BAR_COLUMNS, CLOCK_COLUMNS
+from tftq.serve.forecast import Forecasts, Prediction
 from tftq.spec.metadata import METADATA_KEY, ForecasterMetadata, InputColumn, Origin
 
 QUANTILES = (0.1, 0.5, 0.9)
@@ -110,3 +111,11 @@ def table_model(path: Path, known: tuple[str, ...] = ("x",), calendar: tuple[str
     )
     model.write(path, metadata)
     return model
+
+
+def all_of(prediction: Prediction, batch_size: int = 32) -> Forecasts:
+    """Every forecast in one batch."""
+    batches = list(prediction.batches(batch_size))
+    origins, times, values = (np.concatenate([getattr(batch, name) for batch in batches]) for name in ("origins", "times", "values"))
+    close = None if batches[0].last_close is None else np.concatenate([batch.last_close for batch in batches])
+    return Forecasts(origins, times, values, close, batches[-1].outcome)

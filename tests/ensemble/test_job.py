@@ -81,7 +81,7 @@ def test_shared_or_not_the_answers_are_the_same(tmp_path: Path, members: dict[st
 
 def test_a_name_with_brackets_is_told_as_it_is(tmp_path: Path, members: dict[str, Path]) -> None:
     _, told, _ = quietly(recipe_of(tmp_path / "[a]", "-", {"[bold]": members["near"]}), lines=as_json(COLUMNS)[:2])
-    assert told.count("│ [bold] ") == 2 and "test into" in told and "/[a]\n" in told
+    assert told.count("│ [bold] ") == 1 and "\n  [bold]  " in told and "test into" in told and "/[a]\n" in told
 
 
 def test_lazily_the_answers_are_the_same_and_the_loads_are_told(tmp_path: Path, members: dict[str, Path]) -> None:

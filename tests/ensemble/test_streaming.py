@@ -17,7 +17,7 @@ from tftq.ensemble.interface import COLUMNS
 from tftq.ensemble.member import Streaming, open_member
 from tftq.ensemble.recipe import MemberRecipe
 from tftq.errors import EnsembleError
-from tftq.jobs.predict import predict
+from tftq.serve.forecast import predict
 from tftq.serve.stream import FORECAST_FILE, STEP_FILE, Stream
 
 pytestmark = pytest.mark.xdist_group("bars_run")

@@ -12,7 +12,7 @@ from tests.model.small import small_mamba2
 from tests.runs import ROOT, Run
 from tests.train.stand_ins import RealWindows, tiny_trainer
 from tftq.jobs.compare import Comparison, FinishedRun
-from tftq.jobs.predict import predict
+from tftq.serve.forecast import predict
 from tftq.spec.metadata import read_metadata
 from tftq.train.trainer import Trainer
 

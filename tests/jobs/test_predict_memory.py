@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from tests.data.helpers import bar_columns, write
 from tests.serving import bars_model
-from tftq.jobs.predict import predict, write_forecasts
+from tftq.jobs.predict import write_forecasts
 from tftq.memory.counter import ByteCounter
+from tftq.serve.forecast import predict
 
 
 def test_m1_memory_stays_where_it_is(tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ from tftq.cli import main
 from tftq.console import Console
 from tftq.data.load import load_datasets
 from tftq.errors import RecipeError
-from tftq.jobs.predict import predict
 from tftq.jobs.run import run
 from tftq.model.size import parameter_count
 from tftq.plan.training import Planner
 from tftq.recipe.load import load_recipe
+from tftq.serve.forecast import predict
 from tftq.serve.session import feeds, open_session
 from tftq.spec.metadata import read_metadata
 from tftq.train.build import architecture_of

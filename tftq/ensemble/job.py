@@ -24,9 +24,8 @@ from tftq.ensemble.loop import Loop
 from tftq.ensemble.market import Market
 from tftq.ensemble.prepare import Prepared, prepare
 from tftq.ensemble.recipe import OWN, BarsToAnswer, EnsembleRecipe
-from tftq.ensemble.report import write_report
 from tftq.ensemble.residency import MEGA, Residency
-from tftq.ensemble.tables import planned_table, print_summary
+from tftq.ensemble.tables import planned_lines, print_summary
 from tftq.errors import TooFewBarsError
 from tftq.jobs.environment import Device, environment
 from tftq.jobs.folder import RunFolder
@@ -94,7 +93,7 @@ def run(
     folder = RunFolder.open(recipe, environment(Device("cpu", recipe.threads), None), resume=resume)
     job = _EnsembleJob(recipe, folder, messages.console, prepared, residency, feed, messages)
     job.announce()
-    job.console.print_table(planned_table(prepared, recipe.memory.budget_mb * MEGA))
+    job.console.print_line(planned_lines(prepared, recipe.memory.budget_mb * MEGA))
     for note in (*prepared.notes, *feed.notes):
         messages(note)
 
@@ -105,10 +104,7 @@ def run(
         market = Market(prepared.step, prepared.time_zone, prepared.lookback)
         loop = Loop(folder.path, market, ensemble, feed, saved=saved, messages=messages)
     output = (answers or sys.stdout) if streamed else None
-    summary = job.record(
-        lambda: _answer_bars(job, loop, ensemble, before, output),
-        lambda path, found: None if found.backtest is None else write_report(path),
-    )
+    summary = job.record(lambda: _answer_bars(job, loop, ensemble, before, output), _write_report)
     print_summary(job.console, summary)
     return summary
 
@@ -129,10 +125,18 @@ def _answer_bars(job: _EnsembleJob, loop: Loop, ensemble: Ensemble, before: int,
             if output is not None:
                 print(json.dumps(as_document(answers)), file=output, flush=True)
         resident = resident_bytes() - before
+        job.residency.unload_all()  # what is left to do needs memory of its own
         table = loop.log.finish()
     for reason, count in job.feed.counts.items():
         job.messages(f"left out: {count} {reason}")
     return _summary(job, loop, ensemble, _judge(job, table), resident)
+
+
+def _write_report(folder: Path, summary: EnsembleSummary) -> Path | None:
+    """Write the report where the answers were judged."""
+    from tftq.ensemble.report import write_report  # Jinja2, which nothing needs before
+
+    return None if summary.backtest is None else write_report(folder)
 
 
 def _judge(job: _EnsembleJob, answers: Path) -> Backtest | None:

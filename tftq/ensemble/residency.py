@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,19 +11,9 @@ from typing import Any
 
 from tftq.ensemble.member import Member
 from tftq.errors import EnsembleError
-from tftq.serve.resident import resident_bytes
+from tftq.serve.resident import resident_bytes, trim_heap
 
 MEGA = 1_000_000
-
-
-def trim_heap() -> None:
-    """Return freed heap pages to the system: glibc keeps them for later allocations, and the process would stay as large as it was.
-
-    Other C libraries return them by themselves, or have no call for it.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
-        trim(0)
 
 
 def plan_table(planned: Mapping[str, int], budget_bytes: int) -> str:
@@ -153,6 +141,13 @@ class Residency:
             trim_heap()
         self._new.discard(member.name)
         self._members.remove(member)
+
+    def unload_all(self) -> None:
+        """Unload every member, at the end of a run."""
+        for member in self._resident.values():
+            member.unload()
+        self._resident.clear()
+        trim_heap()
 
     def _held(self) -> int:
         return sum(self._planned[name] for name in self._resident)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rich.table import Table
-
 from tftq.console import Console
 from tftq.ensemble.ensemble import OK
 from tftq.ensemble.prepare import Prepared
@@ -14,26 +12,30 @@ from tftq.ensemble.residency import MEGA
 from tftq.spec.summary import EnsembleSummary
 
 
-def planned_table(prepared: Prepared, budget: int) -> Table:
-    """Make a table of what the members are planned to take.
+def planned_lines(prepared: Prepared, budget: int) -> str:
+    """List what the members are planned to take; plain text, since rich would take 8 MB beside the members.
 
     Args:
         prepared: the members.
         budget: in bytes.
     """
-    table = Table(title=f"planned: {sum(prepared.planned.values()) / MEGA:.1f} MB of {budget / MEGA:.0f}")
-    for heading in ("member", "kind", "file"):
-        table.add_column(heading)
-    for heading in ("lookback", "MB"):
-        table.add_column(heading, justify="right")
+    rows = [("member", "kind", "file", "lookback", "MB")]
     for member in prepared.members:
         size = f"{prepared.planned[member.name] / MEGA:.1f}"
-        table.add_row(member.name, member.kind, member.files[0].name, str(member.interface.lookback), size)
-    return table
+        rows.append((member.name, member.kind, member.files[0].name, str(member.interface.lookback), size))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    aligned = [
+        [cell.ljust(width) if place < 3 else cell.rjust(width) for place, (cell, width) in enumerate(zip(row, widths, strict=True))]
+        for row in rows
+    ]
+    title = f"planned: {sum(prepared.planned.values()) / MEGA:.1f} MB of {budget / MEGA:.0f}"
+    return "\n".join([f"  {title}", *(f"  {'  '.join(row)}" for row in aligned)])
 
 
 def print_summary(console: Console, summary: EnsembleSummary) -> None:
     """Print how the run went, as a table and a line."""
+    from rich.table import Table
+
     latency, memory = summary.latency_ms, summary.memory
     table = Table(title=f"{summary.bars} bars, {latency['median']:.1f} ms a bar (p99 {latency['p99']:.1f})")
     for heading in ("member", "answers", "without an answer"):

@@ -1,5 +1,6 @@
-"""The resident memory of this process."""
+"""The resident memory of this process, and how to keep it small."""
 
+import ctypes
 import os
 import sys
 
@@ -12,3 +13,13 @@ def resident_bytes() -> int:
     import psutil  # which the extra `serve` installs on these systems
 
     return int(psutil.Process().memory_info().rss)
+
+
+def trim_heap() -> None:
+    """Return freed heap pages to the system: glibc keeps them for later allocations, and the process would stay as large as it was.
+
+    Other C libraries return them by themselves, or have no call for it.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tftq.errors import ProviderError
+from tftq.serve.resident import trim_heap
 
 NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"
 _chosen_by_user = NO_TELEMETRY in os.environ
@@ -78,7 +79,9 @@ def open_session(
         options.add_session_config_entry("session.use_env_allocators", "1")
         options.enable_mem_pattern = False  # one block for all tensors of a run seldom fits the free parts of a shared arena
     if not cuda:
-        return InferenceSession(path, options, providers=[CPU])
+        session = InferenceSession(path, options, providers=[CPU])
+        trim_heap()  # the file's own bytes, which loading has freed
+        return session
     package = f"onnxruntime {onnxruntime.__version__}"
     if CUDA not in onnxruntime.get_available_providers():
         raise ProviderError(f"{package} is built without its CUDA provider; install onnxruntime-gpu")

@@ -10,7 +10,7 @@ from tftq.console import Console, exit_status
 from tftq.serve.find import BATCH_SIZE, CHANGEABLE, PREFERRED
 
 if TYPE_CHECKING:
-    from tftq.jobs.predict import Forecasts
+    from tftq.serve.forecast import Forecasts
 
 EPILOG = None
 
@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--last", action="store_true", help="forecast the newest window alone, reading what it needs from the file's end")
     parser.add_argument("--format", choices=PREFERRED, help=f"of a folder's models; the first there is of {', '.join(PREFERRED)}")
     parser.add_argument("--batch-size", type=int, default=BATCH_SIZE, help="windows to one run of the model")
+    parser.add_argument("--threads", type=int, default=0, help="threads within an operator; 0, the default, lets ONNX Runtime choose")
     parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
 
 
@@ -31,13 +32,25 @@ def execute(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Forecast; returns the exit status: 0, 1 where model or data cannot be used, 2 where the command line is wrong."""
     if chosen.batch_size < 1:
         parser.error(f"--batch-size: found {chosen.batch_size}; allowed: 1 and above")
+    if chosen.threads < 0:
+        parser.error(f"--threads: found {chosen.threads}; allowed: 0 and above")
     if chosen.out is not None and (chosen.out.suffix != ".parquet" or chosen.out.resolve() == chosen.data.resolve()):
         parser.error(f"--out: found {chosen.out}; allowed: the name of another .parquet file than DATA")
 
     def command() -> int:
-        from tftq.jobs.predict import Accuracy, document, predict, show, write_forecasts
+        from tftq.serve.forecast import predict
 
-        prediction = predict(chosen.model, chosen.data, newest=chosen.last, kind=chosen.format, overrides=chosen.override)
+        prediction = predict(
+            chosen.model,
+            chosen.data,
+            newest=chosen.last,
+            format=chosen.format,
+            overrides=chosen.override,
+            threads=chosen.threads,
+        )
+
+        from tftq.jobs.predict import Accuracy, document, show, write_forecasts  # Arrow among it: see the note in tftq.serve.forecast
+
         batches: Iterable[Forecasts] = prediction.batches(chosen.batch_size)
         if chosen.out is not None:
             chosen.out.parent.mkdir(parents=True, exist_ok=True)

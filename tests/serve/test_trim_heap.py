@@ -8,8 +8,7 @@ import pytest
 
 SCRIPT = """
 import numpy
-from tftq.ensemble.residency import trim_heap
-from tftq.serve.resident import resident_bytes
+from tftq.serve.resident import resident_bytes, trim_heap
 blocks = [numpy.zeros(2500) for _ in range(3000)]  # 60 MB, each too small to be mapped by itself
 last = numpy.zeros(2500)  # behind them, so that the heap does not end before it
 del blocks
