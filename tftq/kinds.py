@@ -1,4 +1,4 @@
-"""The types of recipes that train something, with the job and the plan of each: the one place that knows them all."""
+"""All types of recipes, and the job and the plan of those that train: the one place that knows them all."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,9 +7,10 @@ from typing import Any
 
 from tftq.agents.recipe import AGENT, AgentRecipe
 from tftq.console import Console
+from tftq.ensemble.recipe import ENSEMBLE
 from tftq.recipe.forecaster import FORECASTER
 from tftq.recipe.load import load_document
-from tftq.recipe.recipe_type import Kind
+from tftq.recipe.recipe_type import RecipeType
 from tftq.recipe.schema import Recipe
 
 # What a type needs is imported when it is run or planned: neither of them loads what only the other needs.
@@ -52,7 +53,9 @@ def _plan_agent(recipe: AgentRecipe, path: Path, overrides: Sequence[str], conso
     return plan_agent(recipe, console, progress)
 
 
-_TRAINED: dict[Kind[Any], _Trained] = {
+RECIPE_TYPES: tuple[RecipeType[Any], ...] = (FORECASTER, AGENT, ENSEMBLE)  # `tftq ensemble` runs the last
+
+_TRAINED: dict[RecipeType[Any], _Trained] = {
     FORECASTER: _Trained(_run_forecaster, _plan_forecaster),
     AGENT: _Trained(_run_agent, _plan_agent),
 }
@@ -91,4 +94,4 @@ def plan(path: Path, overrides: Sequence[str], console: Console, progress: Conso
 
 def _load(path: Path, overrides: Sequence[str]) -> tuple[Any, _Trained]:
     recipe = load_document(path, overrides, among=tuple(_TRAINED))
-    return recipe, next(trained for kind, trained in _TRAINED.items() if isinstance(recipe, kind.schema))
+    return recipe, next(trained for recipe_type, trained in _TRAINED.items() if isinstance(recipe, recipe_type.schema))

@@ -1,5 +1,7 @@
 """Recipes of several kinds: told by a top-level key, each with errors, overrides, paths and idle options of its own."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,7 +13,7 @@ from tftq.recipe import load as loading
 from tftq.recipe.fields import Count, FilePath, Names, Positive, Section
 from tftq.recipe.forecaster import FORECASTER
 from tftq.recipe.load import RecipeWarning, load, load_document, load_recipe, recipe_hash, resolved_yaml
-from tftq.recipe.recipe_type import Idle, Kind
+from tftq.recipe.recipe_type import Idle, RecipeType
 from tftq.recipe.schema import Recipe
 
 
@@ -39,7 +41,7 @@ class Shop(Section):
     price: Positive = 1.0
 
 
-SHOP = Kind(
+SHOP = RecipeType(
     schema=Shop,
     of="a shop",
     command="sell",
@@ -60,7 +62,7 @@ spare:
 
 @pytest.fixture(autouse=True)
 def _two_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "KINDS", (SHOP, FORECASTER))
+    monkeypatch.setattr(loading, "REGISTERED", [SHOP, FORECASTER])
 
 
 def written(folder: Path, text: str) -> Path:
@@ -137,3 +139,8 @@ def test_idle_options_and_the_hash_are_the_kinds_own(tmp_path: Path) -> None:
     assert shop(tmp_path, resolved_yaml(found)) == found
     assert recipe_hash(found) == recipe_hash(shop(tmp_path, TEXT, "fruit.kind=plum", "name=other"))
     assert recipe_hash(found) != recipe_hash(shop(tmp_path, TEXT))
+
+
+def test_recipes_are_read_without_agents_and_ensembles() -> None:
+    code = "import sys, tftq.recipe.load; print([name for name in ('tftq.agents', 'tftq.ensemble') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -6,7 +6,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from tftq.recipe.fields import Count, Fraction, NotNegative, Positive, Section, Switch, Tick, Ticks, Whole, contradiction, frozen
-from tftq.recipe.recipe_type import Idle, Kind
+from tftq.recipe.recipe_type import Idle, RecipeType, register
 from tftq.recipe.schema import BarsRecipe, Calibration, MemoryRecipe, RunRecipe
 
 AgentFormat = Literal["fp32", "int8_ptq"]
@@ -138,11 +138,13 @@ _IDLE: tuple[Idle[AgentRecipe], ...] = (
     Idle(("quant", "percentile"), lambda recipe: recipe.quant.calibration != "percentile", "quant.calibration is not percentile"),
 )
 
-AGENT = Kind(
-    schema=AgentRecipe,
-    of="an agent",
-    command="python -m tftq.run",
-    key="agent",
-    idle=_IDLE,
-    beside=(("name",), ("out",), ("data", "cache")),
+AGENT = register(
+    RecipeType(
+        schema=AgentRecipe,
+        of="an agent",
+        command="python -m tftq.run",
+        key="agent",
+        idle=_IDLE,
+        beside=(("name",), ("out",), ("data", "cache")),
+    )
 )

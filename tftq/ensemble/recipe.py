@@ -8,7 +8,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from tftq.recipe.fields import Count, FilePath, Names, Positive, Section, Switch, Text, Tick, Ticks, Whole, contradiction, frozen
-from tftq.recipe.recipe_type import Idle, Kind
+from tftq.recipe.recipe_type import Idle, RecipeType, register
 from tftq.recipe.schema import Format, JobRecipe
 from tftq.spec.quantiles import quantile_name
 
@@ -164,31 +164,33 @@ class EnsembleRecipe(JobRecipe):
         return rule
 
 
-ENSEMBLE = Kind(
-    schema=EnsembleRecipe,
-    of="an ensemble",
-    command="tftq ensemble",
-    key="members",
-    idle=(
-        Idle(("data", "last"), lambda recipe: recipe.data.streamed, "standard input is answered as it comes"),
-        Idle(("data", "unseen"), lambda recipe: recipe.data.streamed, "standard input is answered as it comes"),
-        Idle(
-            ("memory", "shared_allocator"),
-            lambda recipe: recipe.memory.residency == "lazy",
-            "memory.residency is lazy, and an arena of its own goes with each member that is unloaded",
+ENSEMBLE = register(
+    RecipeType(
+        schema=EnsembleRecipe,
+        of="an ensemble",
+        command="tftq ensemble",
+        key="members",
+        idle=(
+            Idle(("data", "last"), lambda recipe: recipe.data.streamed, "standard input is answered as it comes"),
+            Idle(("data", "unseen"), lambda recipe: recipe.data.streamed, "standard input is answered as it comes"),
+            Idle(
+                ("memory", "shared_allocator"),
+                lambda recipe: recipe.memory.residency == "lazy",
+                "memory.residency is lazy, and an arena of its own goes with each member that is unloaded",
+            ),
+            Idle(("data", "bad_lines"), lambda recipe: not recipe.data.streamed, "data.path is a file, not standard input"),
         ),
-        Idle(("data", "bad_lines"), lambda recipe: not recipe.data.streamed, "data.path is a file, not standard input"),
-    ),
-    beside=(
-        ("name",),
-        ("out",),
-        ("memory", "budget_mb"),
-        ("memory", "residency"),
-        ("memory", "shared_allocator"),
-        ("threads",),
-        ("data", "bad_lines"),  # a line that is left out changes no answer before it
-        ("tick",),  # the backtest is made of all answers when a run ends
-        ("cost_ticks",),
-        ("save_every",),
-    ),
+        beside=(
+            ("name",),
+            ("out",),
+            ("memory", "budget_mb"),
+            ("memory", "residency"),
+            ("memory", "shared_allocator"),
+            ("threads",),
+            ("data", "bad_lines"),  # a line that is left out changes no answer before it
+            ("tick",),  # the backtest is made of all answers when a run ends
+            ("cost_ticks",),
+            ("save_every",),
+        ),
+    )
 )

@@ -1,7 +1,7 @@
 """The kind of recipe that trains a forecaster."""
 
 from tftq.recipe.model import TftRecipe
-from tftq.recipe.recipe_type import Idle, Kind
+from tftq.recipe.recipe_type import Idle, RecipeType, register
 from tftq.recipe.schema import Recipe
 
 _IDLE: tuple[Idle[Recipe], ...] = (
@@ -51,11 +51,13 @@ _IDLE: tuple[Idle[Recipe], ...] = (
     Idle(("validate", "device"), lambda recipe: recipe.device == "cpu", "device is cpu, so that validation is there as well"),
 )
 
-FORECASTER = Kind(
-    schema=Recipe,
-    of="a forecaster",
-    command="python -m tftq.run",
-    key=None,
-    idle=_IDLE,
-    beside=(("name",), ("out",), ("data", "cache")),
+FORECASTER = register(
+    RecipeType(
+        schema=Recipe,
+        of="a forecaster",
+        command="python -m tftq.run",
+        key=None,
+        idle=_IDLE,
+        beside=(("name",), ("out",), ("data", "cache")),
+    )
 )

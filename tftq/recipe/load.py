@@ -11,14 +11,12 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from tftq.agents.recipe import AGENT
-from tftq.ensemble.recipe import ENSEMBLE
 from tftq.errors import RecipeError
 from tftq.recipe.explain import allowed, choices, closest, fields, members, nearest, place_of, type_at
 from tftq.recipe.fields import Section
 from tftq.recipe.forecaster import FORECASTER
 from tftq.recipe.overrides import OverrideError, apply_override, holds, take_out, with_absolute_paths, without_empty_sections
-from tftq.recipe.recipe_type import Kind
+from tftq.recipe.recipe_type import REGISTERED, RecipeType
 from tftq.recipe.schema import BarsRecipe, Recipe, TableRecipe
 from tftq.recipe.yaml import Document, KeyPath, Problem, read_document, write_document
 
@@ -29,43 +27,40 @@ class RecipeWarning(UserWarning):
     """An option that has no effect in the recipe it stands in."""
 
 
-KINDS: tuple[Kind[Any], ...] = (FORECASTER, AGENT, ENSEMBLE)
-
-
-def load_document(path: Path, overrides: Sequence[str] = (), *, among: Sequence[Kind[Any]] | None = None) -> Section:
-    """Read a recipe of any kind, with the command line's word last.
+def load_document(path: Path, overrides: Sequence[str] = (), *, among: Sequence[RecipeType[Any]] | None = None) -> Section:
+    """Read a recipe of any registered type, then apply overrides.
 
     Args:
-        path: a YAML file, whose top-level keys tell its kind; relative paths in it are relative to its folder.
+        path: a YAML file, whose top-level keys decide its type; relative paths in it are relative to its folder.
         overrides: `key=value` each, as `train.optimizer.lr=1e-3`; relative paths are relative to the working directory. `null` where
             null is no value of the key, and for a whole section, takes the key out, so that its default holds.
-        among: the kinds that are allowed; None allows all of them.
+        among: the types that are allowed; None allows all of them.
 
     Returns:
-        the recipe, of the schema of its kind, its paths absolute. An option without effect is warned of (`RecipeWarning`) and holds its
+        The recipe, of the schema of its type, its paths absolute. An option without effect is warned of (`RecipeWarning`) and holds its
         default.
 
     Raises:
-        RecipeError: the file cannot be read, is of a kind that is not allowed, or lists every error with its path, what was found and
+        RecipeError: the file cannot be read, is of a type that is not allowed, or lists every error with its path, what was found and
             what is allowed.
     """
     document = read_document(path)
-    kind = _told_by(document.values)
+    kind = _type_of_document(document.values)
     if among is not None and kind not in among:
         wanted = " or ".join(kind.of for kind in among)
         raise RecipeError(f"{path}: is the recipe of {kind.of}; allowed here: that of {wanted}; {kind.command} takes it")
     return _load(kind, path, document, overrides)
 
 
-def load(kind: Kind[R], path: Path, overrides: Sequence[str] = ()) -> R:
-    """As `load_document`, of one kind alone."""
+def load(kind: RecipeType[R], path: Path, overrides: Sequence[str] = ()) -> R:
+    """As `load_document`, for one type alone."""
     recipe = load_document(path, overrides, among=(kind,))
     assert isinstance(recipe, kind.schema)
     return recipe
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """As `load`, of the kind that trains a forecaster."""
+    """As `load`, for the recipe of a forecaster."""
     return load(FORECASTER, path, overrides)
 
 
@@ -98,7 +93,7 @@ def resolved_yaml(recipe: Section) -> str:
 
 
 def recipe_hash(recipe: Section) -> str:
-    """SHA-256 (hexadecimal) of what a recipe does: of every option with an effect on it; `Kind.beside` have none."""
+    """SHA-256 (hexadecimal) of what a recipe does: of every option with an effect on it; `RecipeType.beside` have none."""
     return hashlib.sha256(json.dumps(_deciding(recipe)).encode()).hexdigest()
 
 
@@ -107,15 +102,15 @@ def deciding_yaml(recipe: Section) -> str:
     return write_document(_deciding(recipe))
 
 
-def _told_by(values: Mapping[str, Any]) -> Kind[Any]:
-    return next((kind for kind in KINDS if kind.key in values), FORECASTER)
+def _type_of_document(values: Mapping[str, Any]) -> RecipeType[Any]:
+    return next((kind for kind in REGISTERED if kind.key in values), FORECASTER)
 
 
-def _kind_of(recipe: Section) -> Kind[Any]:
-    return next(kind for kind in KINDS if type(recipe) is kind.schema)
+def _type_of(recipe: Section) -> RecipeType[Any]:
+    return next(kind for kind in REGISTERED if type(recipe) is kind.schema)
 
 
-def _load(kind: Kind[R], path: Path, document: Document, overrides: Sequence[str]) -> R:
+def _load(kind: RecipeType[R], path: Path, document: Document, overrides: Sequence[str]) -> R:
     problems = [Problem(key, f"stands twice, on line {first} and line {second}; allowed: once") for key, first, second in document.twice]
     values = with_absolute_paths(kind.schema, without_empty_sections(kind.schema, document.values), path.parent)
     given: set[KeyPath] = set()
@@ -137,7 +132,7 @@ def _load(kind: Kind[R], path: Path, document: Document, overrides: Sequence[str
 
 def _effective(recipe: Section) -> dict[str, Any]:
     values = recipe.model_dump(mode="json")
-    for option in _kind_of(recipe).idle:
+    for option in _type_of(recipe).idle:
         if holds(values, option.key) and option.when(recipe):
             take_out(values, option.key)
     return values
@@ -145,7 +140,7 @@ def _effective(recipe: Section) -> dict[str, Any]:
 
 def _deciding(recipe: Section) -> dict[str, Any]:
     values = _effective(recipe)
-    for key in _kind_of(recipe).beside:
+    for key in _type_of(recipe).beside:
         take_out(values, key)
     return values
 

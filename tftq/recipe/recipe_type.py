@@ -1,8 +1,8 @@
-"""A kind of recipe: the schema that its documents follow, what tells them, and which of its options can be without effect."""
+"""A type of recipe: the schema of its documents, the key by which they are known, and which of its options can be without effect."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from tftq.recipe.fields import Section
 from tftq.recipe.yaml import KeyPath
@@ -19,14 +19,14 @@ class Idle(NamedTuple, Generic[Document]):
 
 
 @dataclass(frozen=True)
-class Kind(Generic[Document]):
-    """One kind of recipe.
+class RecipeType(Generic[Document]):
+    """One type of recipe.
 
     Attributes:
-        schema: what its documents may say.
-        of: what it is the recipe of, as "a forecaster".
-        command: what takes it.
-        key: the top-level key that tells such a document; None for the kind of those that have no other kind's.
+        schema: of its documents.
+        of: what it describes, as "a forecaster".
+        command: what runs it.
+        key: the top-level key of such a document; None for the type of documents that have the key of no other.
         idle: the options that can be without effect; they are warned of and left out of the resolved recipe.
         beside: options that change nothing of what a run has computed, as where it writes; it may be resumed with others.
     """
@@ -37,3 +37,12 @@ class Kind(Generic[Document]):
     key: str | None
     idle: tuple[Idle[Document], ...] = ()
     beside: tuple[KeyPath, ...] = (("name",), ("out",))
+
+
+REGISTERED: list[RecipeType[Any]] = []  # what lies above this package adds its own; `tftq.kinds` imports them all
+
+
+def register(recipe_type: RecipeType[Document]) -> RecipeType[Document]:
+    """Let documents of a type be read; returns the type."""
+    REGISTERED.append(recipe_type)
+    return recipe_type

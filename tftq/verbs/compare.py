@@ -29,6 +29,7 @@ def execute(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         parser.error("give at least one recipe or folder of a finished run")
 
     def command() -> int:
+        import tftq.kinds  # noqa: F401  # registers every type of recipe
         from tftq.jobs.compare import compare
 
         comparison = compare(paths, overrides, Console(sys.stderr) if chosen.json else Console())

@@ -26,7 +26,7 @@ def execute(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
     def command() -> int:
         from tftq.ensemble.job import run
-        from tftq.ensemble.recipe import ENSEMBLE
+        from tftq.kinds import ENSEMBLE
         from tftq.recipe.load import load
 
         recipe = load(ENSEMBLE, chosen.recipe, chosen.override)

@@ -20,10 +20,11 @@ def execute(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Check a recipe; returns the exit status: 0, or 2 where the recipe is wrong."""
 
     def command() -> int:
+        from tftq.kinds import RECIPE_TYPES
         from tftq.recipe.load import load_document, recipe_hash, resolved_yaml
         from tftq.recipe.yaml import parse_value
 
-        recipe = load_document(chosen.recipe, chosen.override)
+        recipe = load_document(chosen.recipe, chosen.override, among=RECIPE_TYPES)
         resolved = resolved_yaml(recipe)
         if chosen.json:
             print(json.dumps({"recipe": parse_value(resolved), "recipe_hash": recipe_hash(recipe)}, indent=1))
