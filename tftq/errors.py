@@ -79,3 +79,7 @@ class OutOfMemoryError(TftqError):
 
 class PlanError(TftqError):
     """A run that will need more memory than its budget, however small its forward passes."""
+
+
+class MissingExtraError(TftqError):
+    """A package that an extra of tftq installs, and that is not installed."""

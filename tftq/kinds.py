@@ -76,20 +76,21 @@ def run(path: Path, overrides: Sequence[str] = (), *, resume: bool = False) -> N
     trained.run(recipe, resume)
 
 
-def plan(path: Path, overrides: Sequence[str], console: Console, progress: Console) -> dict[str, Any]:
+def plan(path: Path, overrides: Sequence[str] = (), console: Console | None = None, progress: Console | None = None) -> dict[str, Any]:
     """Plan the memory of a recipe and print it.
 
     Args:
         path: a YAML file.
         overrides: `key=value` each.
-        console: where to print the plan.
-        progress: where to print what takes its time.
+        console: where to print the plan; by default nowhere.
+        progress: where to print what takes its time; by default nowhere.
 
     Returns:
         The plan in plain types, with at least fits, budget_bytes and phases.
     """
     recipe, trained = _load(path, overrides)
-    return trained.plan(recipe, path, overrides, console, progress)
+    quiet = Console(quiet=True)
+    return trained.plan(recipe, path, overrides, console or quiet, progress or quiet)
 
 
 def _load(path: Path, overrides: Sequence[str]) -> tuple[Any, _Trained]:
