@@ -27,6 +27,7 @@ from tftq.data.load import load_datasets
 from tftq.data.synthetic import bars
 from tftq.data.windows import Datasets
 from tftq.evaluate.loss import quantile_loss
+from tftq.model.batch import gather
 from tftq.recipe.model import TftRecipe
 from tftq.recipe.schema import BarsRecipe, OptimizerRecipe
 from tftq.train.build import build_model
@@ -90,7 +91,7 @@ def measured(path: Path, cache: Path | None, updates: int) -> list[dict[str, Any
     recipe = BarsRecipe(kind="bars", path=path, cache=cache)
     datasets: Datasets = opening.of(lambda: load_datasets(recipe))
     training.of(lambda: _train(datasets, updates))
-    array = datasets.train.rows.numel() * datasets.train.rows.element_size()
+    array = datasets.train.rows.nbytes
     steps = (("open", opening, {}), ("train", training, {"updates": updates, "batch_size": BATCH}))
     return [
         {
@@ -114,7 +115,7 @@ def _train(datasets: Datasets, updates: int) -> None:
     scale = torch.from_numpy(datasets.target_scaling.scale)
     order = torch.randperm(len(datasets.train), generator=torch.Generator().manual_seed(0))
     for indices in order[: updates * BATCH].split(BATCH):
-        batch = datasets.train.batch(indices)
+        batch = gather(datasets.train, indices)
         quantile_loss(model(*batch.inputs), batch.target, recipe.quantiles, scale).backward()
         optimizer.step()
         optimizer.zero_grad()

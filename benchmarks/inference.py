@@ -24,9 +24,9 @@ import torch
 from common import write_result
 from torch import Tensor
 
-from tftq.data.columns import Batch, Column, Inputs
 from tftq.data.scaling import ColumnScaling, Scaling, TargetScaling
 from tftq.export.graph import build_forecaster
+from tftq.model.batch import Batch
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import Architecture, Form, TemporalFusionTransformer
 from tftq.quant.calibration import calibrate
@@ -34,6 +34,7 @@ from tftq.quant.layers import WeightStorage
 from tftq.quant.prepare import LstmStorage, prepared_copy
 from tftq.recipe.schema import Format
 from tftq.serve.measure import measure
+from tftq.spec.inputs import Column, Inputs
 
 QUANTILES = (0.1, 0.5, 0.9)
 TARGET = "log return"  # of untrained models

@@ -14,6 +14,7 @@ from tftq.data.windows import Datasets
 from tftq.export.graph import build_forecaster
 from tftq.export.pair_graph import build_pair
 from tftq.export.publish import origin
+from tftq.model.batch import gather
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.calibration import calibrate
@@ -70,7 +71,7 @@ def _forecaster(recipe: Recipe, data: Datasets, source: Origin, gpu: bool) -> It
     if gpu:
         yield "fp16.onnx", build_forecaster(model, "fp16", target, source)
     prepared = prepared_copy(model, lstm=recipe.quant.lstm)
-    calibrate(prepared, [data.train.batch(range(CALIBRATION_WINDOWS))])
+    calibrate(prepared, [gather(data.train, range(CALIBRATION_WINDOWS))])
     prepared.eval()
     if gpu:
         yield "fp16_int8.onnx", build_forecaster(prepared, "fp16_int8", target, source)

@@ -27,17 +27,18 @@ import torch
 from common import write_result
 from torch import Tensor
 
-from tftq.data.columns import Batch, Column, Inputs
 from tftq.data.scaling import ColumnScaling, Scaling, TargetScaling
 from tftq.evaluate.loss import quantile_loss
 from tftq.memory.counter import ByteCounter
 from tftq.memory.watch import MemoryWatch
+from tftq.model.batch import Batch
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.plan.training import Planner
 from tftq.quant.calibration import calibrate
 from tftq.quant.prepare import prepared_copy
 from tftq.recipe.load import load_recipe
+from tftq.spec.inputs import Column, Inputs
 from tftq.train.build import architecture_of
 from tftq.train.context import TrainingData, Workplace
 from tftq.train.device import seed_everything

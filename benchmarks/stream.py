@@ -21,9 +21,9 @@ import torch
 from common import write_result
 from inference import SIZES, TARGET, model
 
-from tftq.data.columns import Batch
 from tftq.export.graph import build_forecaster
 from tftq.export.pair_graph import build_pair
+from tftq.model.batch import Batch
 from tftq.model.tabulate import tabulate
 from tftq.quant.calibration import calibrate
 from tftq.quant.prepare import prepared_copy

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tftq.data.columns import Inputs
 from tftq.data.scaling import ColumnScaling, Scaling, TargetScaling
 from tftq.model import curves, tft, variable_selection
 from tftq.model.layers import GatedResidualNetwork
+from tftq.spec.inputs import Inputs
 
 HIDDEN, HEADS, LAYERS = 256, 8, 2
 QUANTILES = (0.1, 0.5, 0.9)

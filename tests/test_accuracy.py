@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from tests.runs import ROOT, Run
 from tftq.data.load import load_datasets
@@ -42,7 +41,7 @@ def test_the_naive_baseline_and_the_risk_are_what_they_say(structured_run: Run) 
     session = open_session(structured_run.folder / "exports" / "fp32.onnx")
     batch = validation.batch(range(len(validation)))
     forecast = session.run(["forecast"], feeds(session, batch.inputs))[0].astype(np.float64)
-    target = batch.target.double().numpy()
+    target = batch.target.astype(np.float64)
     size = np.abs(target).sum()
     for index, quantile in enumerate((0.1, 0.5, 0.9)):
         error = target - forecast[..., index]
@@ -77,7 +76,7 @@ def test_batch_mates_do_not_matter_to_the_integer_model(structured_run: Run) -> 
     validation = load_datasets(recipe.data).validation
     session = open_session(structured_run.folder / "exports" / "int8_qat.onnx", threads=1)
 
-    def forecast(history: torch.Tensor, future: torch.Tensor) -> np.ndarray:
+    def forecast(history: np.ndarray, future: np.ndarray) -> np.ndarray:
         return np.asarray(session.run(None, feeds(session, (history, future)))[0])
 
     history, future, *_ = validation.batch(range(0, 510, 30))

@@ -17,10 +17,10 @@ from torch.nn.utils import parameters_to_vector
 from benchmarks.gpu.reference import SMALL, RandomWindows
 from tests.model.recurrence import operands, recurrence
 from tests.model.small import example, small_mamba2, small_model
-from tftq.data.columns import Batch
 from tftq.evaluate.loss import quantile_loss
 from tftq.export.graph import build_forecaster
 from tftq.memory.watch import MemoryWatch
+from tftq.model.batch import Batch
 from tftq.model.curves import FoldedCurves, KnotCurves
 from tftq.model.folding import fold
 from tftq.model.forecaster import Forecaster

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tftq.data.columns import Batch, Column, Inputs, Role
 from tftq.data.scaling import ColumnScaling, Scaling, TargetScaling
+from tftq.model.batch import Batch
 from tftq.model.forecaster import Forecaster
 from tftq.recipe.load import load_recipe
 from tftq.recipe.schema import Recipe
+from tftq.spec.inputs import Column, Inputs, Role
 from tftq.train.build import new_model
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,6 @@ import warnings
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 
@@ -66,8 +65,8 @@ def test_windows_follow_bar_after_bar_and_never_leave_their_run() -> None:
 def test_an_observation_and_what_was_earned_before_know_nothing_of_the_future() -> None:
     data = waves()
     whole, border = data.train, 40  # bars up to here stay
-    order = torch.cat([torch.arange(border), border + torch.randperm(len(whole.rows) - border, generator=torch.Generator().manual_seed(2))])
-    shuffled = windows_of(whole.target.close[order], whole.rows[order].contiguous(), [len(whole.rows)])
+    order = np.r_[:border, border + np.random.default_rng(2).permutation(len(whole.rows) - border)]
+    shuffled = windows_of(whole.target.close[order], whole.rows[order], [len(whole.rows)])
     courses = []
     for windows in (whole, shuffled):
         made = environment(windows)
@@ -78,11 +77,11 @@ def test_an_observation_and_what_was_earned_before_know_nothing_of_the_future() 
             course += [np.float64(reward), observation["history"], observation["position"]]
         courses.append(course)
     assert all(np.array_equal(ours, theirs) for ours, theirs in zip(*courses, strict=True))
-    assert not torch.equal(whole.rows[border:], shuffled.rows[border:])
+    assert not np.array_equal(whole.rows[border:], shuffled.rows[border:])
 
 
 def test_runs_are_drawn_by_their_length_and_by_the_seed() -> None:
-    close, rows = torch.full((30,), 100.0, dtype=torch.float64), torch.zeros(30, 3)
+    close, rows = np.full(30, 100.0), np.zeros((30, 3), np.float32)
     made = environment(windows_of(close, rows, [24, 6]))
     firsts = [made.reset(seed=3 if number == 0 else None)[1]["row"] for number in range(300)]
     again = [made.reset(seed=3 if number == 0 else None)[1]["row"] for number in range(300)]

@@ -6,9 +6,9 @@ import pytest
 
 from tftq.agents.plan import buffer_bytes, plan_policy_export, trained_parameters
 from tftq.agents.recipe import AGENT, PpoRecipe
-from tftq.data.columns import Column, Inputs
 from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS
 from tftq.recipe.load import load
+from tftq.spec.inputs import Column, Inputs
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 COLUMNS = (*(Column(name, "observed") for name in BAR_COLUMNS), *(Column(name, "known") for name in CLOCK_COLUMNS))

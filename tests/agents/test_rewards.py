@@ -8,9 +8,9 @@ import torch
 
 from tests.agents.small import two_runs, waves
 from tftq.agents.rewards import POSITIONS, Earnings, Rewards, best_actions, follow_actions, measure_earnings
-from tftq.data.columns import Column, Inputs
 from tftq.data.windows import LogReturn, Windows
 from tftq.ensemble.backtest import Bars, ledger
+from tftq.spec.inputs import Column, Inputs
 
 # Windows of the first run end at the closes 100, 102, 101, 103; of the second at 102, 100, 99, 101.
 NEXT = (102 / 100, 101 / 102, 103 / 101, 104 / 103, 100 / 102, 99 / 100, 101 / 99, 100 / 101)
@@ -48,8 +48,8 @@ def test_positions_and_costs_are_those_of_the_backtest_and_returns_are_log_retur
     shares = 2 / 100 + 1 / 102 + 2 / 200  # of the notional
 
     inputs = Inputs((Column("price", "observed"),), lookback=1, horizon=1)
-    target = LogReturn(torch.tensor(close, dtype=torch.float64))
-    windows = Windows("five bars", inputs, torch.zeros(5, 1), torch.arange(5), torch.tensor(last), target)
+    target = LogReturn(np.array(close, np.float64))
+    windows = Windows("five bars", inputs, np.zeros((5, 1), np.float32), np.arange(5), np.array(last), target)
     ours = Rewards(windows, cost_ticks=2, tick=0.25).earnings(torch.tensor([1, -1, -1]))
     assert (ours.turnover, ours.cost) == (changed, pytest.approx(cost))
     assert ours.net_return == pytest.approx(log_returns - cost)

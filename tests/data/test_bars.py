@@ -6,7 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-import torch
 
 import tftq.data.bars
 from tests.data.helpers import MINUTE, SHARED, bar_columns, bars_recipe, take, write
@@ -51,10 +50,10 @@ def test_contracts_in_one_file_stay_apart() -> None:
     source = load_bars(bars_recipe(SHARED / "es" / "ES_all_contracts.parquet"))
     assert any("8 contracts" in note for note in source.notes)
     returns = source.rows[:, BAR_COLUMNS.index("log_return_1")]
-    assert returns.abs().max() < 0.02  # 0.57 across contracts
-    assert source.target.values(source.starts + 59, 10).abs().max() < 0.02
-    times = source.times[source.starts[:, None] + torch.arange(70)]
-    assert (times.diff() == MINUTE).all()
+    assert np.abs(returns).max() < 0.02  # 0.57 across contracts
+    assert np.abs(source.target.values(source.starts + 59, 10)).max() < 0.02
+    times = source.times[source.starts[:, None] + np.arange(70)]
+    assert (np.diff(times) == MINUTE).all()
     one = load_bars(bars_recipe(SHARED / "es" / "ES_all_contracts.parquet", symbol="ESZ3"))
     assert 0 < len(one.starts) < len(source.starts)
 
@@ -134,7 +133,7 @@ def test_h4_missing_values(tmp_path: Path) -> None:
     source = load_bars(bars_recipe(path, missing="drop"))
     assert len(source.starts) == (300 - 69) + (298 - 69)
     assert f"{531 - 231 - 229} windows left out because they touch a missing value" in source.notes
-    assert torch.isfinite(source.rows).all()
+    assert np.isfinite(source.rows).all()
 
 
 @pytest.mark.parametrize(
@@ -174,7 +173,7 @@ def test_t2_no_window_across_a_gap(tmp_path: Path) -> None:
     columns = bar_columns(600)
     source = load_bars(bars_recipe(write(tmp_path / "ES.parquet", take(columns, np.r_[0:300, 310:600]))))
     assert len(source.starts) == (300 - 69) + (290 - 69) == 452
-    assert (source.times[source.starts[:, None] + torch.arange(70)].diff() == MINUTE).all()
+    assert (np.diff(source.times[source.starts[:, None] + np.arange(70)]) == MINUTE).all()
     assert "cut at 1 steps other than 1 min: 1 of 11 min" in source.notes
 
 
@@ -200,7 +199,7 @@ def test_features_begin_anew_in_each_segment(tmp_path: Path) -> None:
     columns["ts_event"][120:] += 60 * MINUTE
     columns["close"][119] = columns["high"][119] = 5000.0  # a jump that no later feature may see
     cut = load_bars(bars_recipe(write(tmp_path / "ES.parquet", columns)))
-    assert torch.equal(cut.rows[120:, : len(BAR_COLUMNS)], whole.rows[:, : len(BAR_COLUMNS)])
+    assert np.array_equal(cut.rows[120:, : len(BAR_COLUMNS)], whole.rows[:, : len(BAR_COLUMNS)])
 
 
 @pytest.mark.parametrize("block", [7, 60])
@@ -208,7 +207,7 @@ def test_features_computed_in_blocks_are_the_same_to_the_bit(tmp_path: Path, mon
     path = write(tmp_path / "ES.parquet", take(bar_columns(400), np.r_[0:150, 160:400]))
     whole = load_bars(bars_recipe(path))
     monkeypatch.setattr(tftq.data.bars, "BLOCK", block)
-    assert torch.equal(load_bars(bars_recipe(path)).rows, whole.rows)
+    assert np.array_equal(load_bars(bars_recipe(path)).rows, whole.rows)
 
 
 def test_short_segments_are_counted(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -24,11 +23,11 @@ HOUR = 60 * MINUTE
 def newest(recipe: BarsRecipe | TableRecipe, step: int = MINUTE) -> History:
     """The newest window from the end of the file, which must be the last of all."""
     one, every = read_history(recipe, step, newest=True), read_history(recipe, step)
-    last = torch.tensor([len(every) - 1])
+    last = np.array([len(every) - 1])
     assert len(one) == 1
-    for ours, theirs in zip(one.batch(torch.tensor([0])), every.batch(last), strict=True):
-        assert torch.equal(ours, theirs)
-    assert one.origins(torch.tensor([0])) == every.origins(last)
+    for ours, theirs in zip(one.batch(np.array([0])), every.batch(last), strict=True):
+        assert np.array_equal(ours, theirs)
+    assert one.origins(np.array([0])) == every.origins(last)
     return one
 
 
@@ -60,7 +59,7 @@ def test_segments_of_any_length(tmp_path: Path, lengths: list[int], warmup: int,
     history = newest(bars_recipe(path, warmup=warmup, lookback=5))
     ends = np.cumsum(np.add(lengths, 1)) - 2
     expected = [end for end, length in zip(ends, lengths, strict=True) if length >= warmup + 5][-1]
-    assert streamed(history) and history.origins(torch.tensor([0])) == BEGIN + MINUTE * expected
+    assert streamed(history) and history.origins(np.array([0])) == BEGIN + MINUTE * expected
     assert any("the newest window ends at" in note for note in history.notes) == (expected != ends[-1])
 
 
@@ -119,7 +118,7 @@ def test_tables_with_what_is_known_of_the_future(tmp_path: Path, group: int | No
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table(columns), path, row_group_size=group)
     history = newest(table_recipe(path, calendar=["hour"]), HOUR)
-    assert streamed(history) and history.origins(torch.tensor([0])) == BEGIN + 49 * HOUR and len(history.rows) == 4 + 2
+    assert streamed(history) and history.origins(np.array([0])) == BEGIN + 49 * HOUR and len(history.rows) == 4 + 2
 
 
 def test_a_damaged_file_is_refused_by_its_reader(tmp_path: Path) -> None:

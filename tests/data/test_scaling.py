@@ -4,14 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.helpers import SHARED, bar_columns, bars_recipe, table_columns, table_recipe, write
-from tftq.data.columns import Column
 from tftq.data.load import load_datasets
 from tftq.data.scaling import fit_columns, moments
+from tftq.spec.inputs import Column
 
 
 def test_by_hand() -> None:
@@ -64,7 +63,7 @@ def test_target_of_a_table_and_of_bars(tmp_path: Path) -> None:
     assert table.target_scaling.scale.tolist() == pytest.approx([touched.std()] * 2)
 
     bars = load_datasets(bars_recipe(write(tmp_path / "ES.parquet", bar_columns(400))))
-    targets = bars.train.batch(range(len(bars.train))).target.double().numpy()
+    targets = bars.train.batch(range(len(bars.train))).target.astype(np.float64)
     assert bars.target_scaling.center.tolist() == [0.0] * 10
     np.testing.assert_allclose(bars.target_scaling.scale, targets.std(axis=0), rtol=1e-6)
 
@@ -80,10 +79,10 @@ def test_a_target_that_stands_still(tmp_path: Path) -> None:
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is absent")
 def test_real_bars() -> None:
     datasets = load_datasets(bars_recipe(SHARED / "es" / "ESZ3_1m.parquet", warmup=50))
-    history = datasets.train.batch(torch.arange(len(datasets.train))).history
-    assert torch.isfinite(history).all()
+    history = datasets.train.batch(np.arange(len(datasets.train))).history
+    assert np.isfinite(history).all()
     scaling = datasets.scaling.history
-    z = (history.flatten(0, 1).numpy() - scaling.center) / scaling.scale
+    z = (history.reshape(-1, history.shape[-1]) - scaling.center) / scaling.scale
     z = np.where(scaling.tailed, np.arcsinh(z), z)
     assert (z >= scaling.low).all() and (z <= scaling.high).all()
     assert np.abs(z).max() <= 6

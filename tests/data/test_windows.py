@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from tests.data.helpers import bar_columns, bars_recipe, table_columns, table_recipe, write
 from tftq.data.bars import load_bars
@@ -24,16 +23,16 @@ def test_a_batch_is_the_slices(tmp_path: Path) -> None:
     assert batch.static is None
     assert {name: tuple(t.shape) for name, t in zip(("history", "future"), batch.inputs, strict=True)} == windows.inputs.shapes(3)
     for index, start in enumerate([3, 0, 30]):
-        assert torch.equal(batch.history[index], windows.rows[start : start + 60])
-        assert torch.equal(batch.future[index], windows.rows[start + 60 : start + 70, 214:])
-    assert all(tensor.dtype == torch.float32 for tensor in (batch.history, batch.future, batch.target))
+        assert np.array_equal(batch.history[index], windows.rows[start : start + 60])
+        assert np.array_equal(batch.future[index], windows.rows[start + 60 : start + 70, 214:])
+    assert all(array.dtype == np.float32 for array in (batch.history, batch.future, batch.target))
 
 
 def test_some_of_them_are_windows_of_their_own(tmp_path: Path) -> None:
     windows = windows_of(load_bars(bars_recipe(write(tmp_path / "ES.parquet", bar_columns(100)))))
-    some = windows.some(torch.tensor([5, 2]))
+    some = windows.some(np.array([5, 2]))
     assert len(some) == 2 and some.rows is windows.rows
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(some.batch([0, 1]).inputs, windows.batch([5, 2]).inputs, strict=True))
+    assert all(np.array_equal(ours, theirs) for ours, theirs in zip(some.batch([0, 1]).inputs, windows.batch([5, 2]).inputs, strict=True))
 
 
 def test_targets_are_known_by_their_values_and_times_alone(tmp_path: Path) -> None:
@@ -41,7 +40,7 @@ def test_targets_are_known_by_their_values_and_times_alone(tmp_path: Path) -> No
     before = windows.target_fingerprint()
     windows.rows[10, 3] += 1  # an input
     assert windows.target_fingerprint() == before
-    assert windows.some(torch.arange(len(windows) - 1)).target_fingerprint() != before
+    assert windows.some(np.arange(len(windows) - 1)).target_fingerprint() != before
     windows.times[80] += 1
     assert (moved := windows.target_fingerprint()) != before
     windows.target.close[80] += 1  # type: ignore[attr-defined]
@@ -51,7 +50,7 @@ def test_targets_are_known_by_their_values_and_times_alone(tmp_path: Path) -> No
 def test_the_target_is_the_cumulative_log_return_and_implies_the_price(tmp_path: Path) -> None:
     columns = bar_columns(100)
     windows = windows_of(load_bars(bars_recipe(write(tmp_path / "ES.parquet", columns))))
-    target = windows.batch(torch.tensor([5])).target[0].double().numpy()
+    target = windows.batch(np.array([5])).target[0].astype(np.float64)
     close = columns["close"]
     np.testing.assert_allclose(target, np.log(close[65:75] / close[64]), atol=1e-9)
     assert windows.last_close([5]).tolist() == [close[64]]
@@ -68,9 +67,9 @@ def test_t7_bars_inside_the_horizon_reach_no_input(tmp_path: Path) -> None:
         columns[name][70:] += 25.0
     columns["volume"][70:] += 1000
     after = windows_of(load_bars(bars_recipe(write(tmp_path / "ES.parquet", columns)))).batch([10])
-    assert torch.equal(before.history, after.history)
-    assert torch.equal(before.future, after.future)
-    assert not torch.equal(before.target, after.target)
+    assert np.array_equal(before.history, after.history)
+    assert np.array_equal(before.future, after.future)
+    assert not np.array_equal(before.target, after.target)
 
 
 def test_t7_rows_inside_the_horizon_reach_no_input(tmp_path: Path) -> None:
@@ -79,15 +78,15 @@ def test_t7_rows_inside_the_horizon_reach_no_input(tmp_path: Path) -> None:
     columns["y"][24:] *= -3
     after = windows_of(read_table(table_recipe(write(tmp_path / "a.parquet", columns))))
     for one, other in zip(before.batch([20]).inputs, after.batch([20]).inputs, strict=True):
-        assert torch.equal(one, other)
-    assert torch.equal(before.naive([20]), after.naive([20]))
+        assert np.array_equal(one, other)
+    assert np.array_equal(before.naive([20]), after.naive([20]))
     assert after.batch([20]).target.tolist() == [[-72, -75]]
 
 
 def test_parts_share_one_array(tmp_path: Path) -> None:
     datasets = load_datasets(bars_recipe(write(tmp_path / "ES.parquet", bar_columns(400)), test=0.2))
     assert datasets.test is not None
-    assert datasets.train.rows.data_ptr() == datasets.validation.rows.data_ptr() == datasets.test.rows.data_ptr()
+    assert datasets.train.rows is datasets.validation.rows is datasets.test.rows
 
 
 @pytest.mark.parametrize("mapped", [False, True])
@@ -99,12 +98,12 @@ def test_a_history_without_some_columns_is_of_the_same_rows(tmp_path: Path, mapp
     pruned = whole.without([name for place, name in enumerate(names) if place not in kept])
     for before, after in zip(whole[:3], pruned[:3], strict=True):
         assert before is not None and after is not None
-        assert after.rows.data_ptr() == before.rows.data_ptr()
+        assert after.rows is before.rows
         one, other = before.batch([2, 0]), after.batch([2, 0])
-        assert torch.equal(other.history, one.history[..., kept]) and torch.equal(other.future, one.future)
-        assert torch.equal(other.target, one.target) and after.fingerprint() != before.fingerprint()
+        assert np.array_equal(other.history, one.history[..., kept]) and np.array_equal(other.future, one.future)
+        assert np.array_equal(other.target, one.target) and after.fingerprint() != before.fingerprint()
     inputs = pruned.train.inputs
     assert [column.name for column in inputs.history] == [names[place] for place in kept] and inputs.history_places == kept
     assert inputs.shapes(3) == {"history": (3, 60, 5), "future": (3, 10, 11)} and inputs.columns == whole.train.inputs.columns
     again = pruned.without([names[30]]).train
-    assert torch.equal(again.batch([1]).history, whole.train.batch([1]).history[..., [7, 213, 216, 224]])
+    assert np.array_equal(again.batch([1]).history, whole.train.batch([1]).history[..., [7, 213, 216, 224]])

@@ -12,13 +12,13 @@ import torch
 from tests.model.small import column_scaling, small_model
 from tests.quant.small import calibrated, small_table
 from tests.runs import keep_operators_of_the_exporter
-from tftq.data.columns import Column, Inputs
 from tftq.data.scaling import Scaling, TargetScaling
 from tftq.export.graph import build_forecaster
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import Architecture, TemporalFusionTransformer
 from tftq.quant.weights import with_rounded_weights
 from tftq.recipe.schema import Format
+from tftq.spec.inputs import Column, Inputs
 from tftq.spec.metadata import Origin
 
 KEPT = ("attention.*", "history_selection.curves", "lstm_skip", "encoder")

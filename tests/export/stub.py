@@ -9,7 +9,7 @@ import torch
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
-from tftq.data.columns import Batch
+from tftq.model.batch import Batch
 
 OFFSETS = (-1.0, 0.0, 1.0, -2.0, 0.0, 2.0)  # two steps, three quantiles
 STEP = 1 / 8  # of the inputs, which are whole numbers of it: quantizing them changes nothing

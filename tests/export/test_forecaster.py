@@ -10,7 +10,6 @@ import torch
 from tests.export.made import ORIGIN, Make
 from tests.export.stub import OFFSETS, Stub, stub_batch, write_stub
 from tests.quant.small import SmallWindows, calibrated, small_batch, small_table
-from tftq.data.columns import Batch
 from tftq.errors import GateError
 from tftq.evaluate.exported import evaluate
 from tftq.evaluate.precision import Precision
@@ -19,6 +18,7 @@ from tftq.export import forecaster as module
 from tftq.export.forecaster import Exported, export_model, prove_forecaster
 from tftq.export.prove import Proof
 from tftq.io import sha256
+from tftq.model.batch import Batch
 from tftq.quant.fake_quantize import quantizers
 from tftq.recipe.schema import Format
 from tftq.serve.proof import proven_bytes

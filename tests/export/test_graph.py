@@ -18,13 +18,13 @@ from onnx.reference import ReferenceEvaluator
 from tests.export.made import ORIGIN, Made, Make, table_225
 from tests.model.small import small_model
 from tests.quant.small import calibrated, part, small_batch, small_table
-from tftq.data.columns import Batch
 from tftq.errors import QuantizationError
 from tftq.export import tracing
 from tftq.export.forecaster import run_file
 from tftq.export.gate import EXACT, HALF, STEP
 from tftq.export.graph import build_forecaster
 from tftq.io import installed
+from tftq.model.batch import Batch
 from tftq.model.size import parameter_count
 from tftq.model.tabulate import tabulate
 from tftq.quant.layers import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable, WeightStorage

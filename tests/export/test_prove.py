@@ -12,7 +12,6 @@ from tests.export.made import Make
 from tests.export.stub import OFFSETS, Stub, stub_batch, write_stub
 from tests.model.small import small_model
 from tests.quant.small import small_batch
-from tftq.data.columns import Batch
 from tftq.errors import GateError, ProviderError
 from tftq.export import forecaster
 from tftq.export import prove as prover
@@ -20,6 +19,7 @@ from tftq.export.census import Census
 from tftq.export.forecaster import prove_forecaster
 from tftq.export.prove import Proof, measure_on_gpu
 from tftq.io import sha256
+from tftq.model.batch import Batch
 from tftq.model.tabulate import tabulate
 from tftq.recipe.schema import Format
 from tftq.serve.measure import Measurement, measure

@@ -19,6 +19,7 @@ from tftq.data.files import iso
 from tftq.data.load import load_datasets
 from tftq.errors import PlanError, QuantizationError, RunFolderError
 from tftq.jobs.training import TrainingJob
+from tftq.model.batch import gather
 from tftq.model.size import parameter_count
 from tftq.quant.fake_quantize import quantizers
 from tftq.quant.schedule import QatSchedule
@@ -146,7 +147,7 @@ def test_raw_features_in_forecasts_out(bars_run: Run) -> None:
     model = build_model(recipe.model, data)
     best = bars_run.folder / "checkpoints" / "best.pt"
     load_model(model, load_checkpoint(best), best)
-    batch = data.validation.batch([0, 100])
+    batch = gather(data.validation, [0, 100])
     with torch.no_grad():
         expected = model.eval()(*batch.inputs).numpy()
     session = open_session(bars_run.folder / "exports" / "fp32.onnx")

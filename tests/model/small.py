@@ -4,10 +4,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tftq.data.columns import Column, Inputs
 from tftq.data.scaling import ColumnScaling, Scaling, TargetScaling
 from tftq.model.mamba2 import Mamba2, Mamba2Architecture
 from tftq.model.tft import Architecture, Form, TemporalFusionTransformer
+from tftq.spec.inputs import Column, Inputs
 
 STATIC = (Column("sector", "static", categories=4), Column("size", "static"))
 OBSERVED = (Column("price", "observed"), Column("state", "observed", categories=3), Column("volume", "observed"))

@@ -11,11 +11,11 @@ from torch.nn import functional as F
 
 from tests.model.recurrence import operands, recurrence
 from tests.model.small import example, small_data, small_inputs, small_mamba2
-from tftq.data.columns import Column, Inputs
 from tftq.memory.counter import ByteCounter
 from tftq.model.mamba2 import Mamba2, Mamba2Architecture, Mamba2Block, chunked_scan, decays
 from tftq.model.size import parameter_count
 from tftq.recipe.load import load_recipe
+from tftq.spec.inputs import Column, Inputs
 from tftq.train.build import architecture_of
 
 RECIPES = Path(__file__).parents[2] / "recipes"

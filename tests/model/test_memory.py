@@ -8,10 +8,10 @@ from torch import zeros
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.model.small import column_scaling
-from tftq.data.columns import Column, Inputs
 from tftq.data.scaling import Scaling, TargetScaling
 from tftq.memory.labels import LabellingCounter
 from tftq.model.tft import Architecture, Form, TemporalFusionTransformer
+from tftq.spec.inputs import Column, Inputs
 
 MIB = 2**20
 BATCH = 8

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.model.small import example, small_model
-from tftq.data.columns import Batch
 from tftq.evaluate.windows import evaluating
+from tftq.model.batch import Batch
 from tftq.model.curves import FoldedCurves
 from tftq.model.folding import fold
 from tftq.model.pruning import prune

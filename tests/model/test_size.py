@@ -1,9 +1,9 @@
 import pytest
 
 from tests.model.small import small_inputs, small_model
-from tftq.data.columns import Column, Inputs
 from tftq.model.size import parameter_count
 from tftq.model.tft import Architecture
+from tftq.spec.inputs import Column, Inputs
 
 
 @pytest.mark.parametrize(("form", "shared"), [("paper", False), ("folded", False), ("knots", False), ("knots", True)])

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from tests.model.small import example, small_model
-from tftq.data.columns import Batch, Inputs
+from tftq.model.batch import Batch
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.calibration import calibrate
 from tftq.quant.layers import WeightStorage
 from tftq.quant.prepare import LstmStorage, Model, prepared_copy
+from tftq.spec.inputs import Inputs
 
 
 def small_batch(inputs: Inputs, count: int, *, seed: int = 1, times: float = 1.0) -> Batch:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.quant.small import calibrated, part, small_batch, small_table
-from tftq.data.columns import Batch
 from tftq.errors import QuantizationError
 from tftq.memory.counter import ByteCounter
+from tftq.model.batch import Batch
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.calibration import calibrate, calibrating
 from tftq.quant.fake_quantize import ActivationQuantizer, quantizers

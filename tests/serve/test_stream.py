@@ -16,7 +16,6 @@ from tests.export.made import ORIGIN, Make
 from tests.model.small import small_model
 from tests.quant.small import SmallWindows, small_batch, small_table
 from tests.runs import ROOT
-from tftq.data.columns import Batch
 from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets
 from tftq.errors import GateError, NonFiniteError, StreamError
@@ -27,6 +26,7 @@ from tftq.export.pair import ExportedPair, export_pair, forecaster
 from tftq.export.pair_graph import ForecastNetwork, StepNetwork, build_pair
 from tftq.export.publish import publish
 from tftq.io import sha256
+from tftq.model.batch import Batch, gather
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import Architecture, TemporalFusionTransformer
 from tftq.quant.calibration import calibrate
@@ -55,7 +55,7 @@ class Pair:
     @property
     def windows(self) -> Batch:
         """The first windows, each a bar later than the one before."""
-        return self.data.train.batch(range(20))
+        return gather(self.data.train, range(20))
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +66,7 @@ def bars_pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     architecture = Architecture(16, 2, 1, 0.1, (0.1, 0.5, 0.9), "knots", 8)
     table, _ = tabulate(TemporalFusionTransformer(data.train.inputs, data.scaling, data.target_scaling, architecture))
     model = prepared_copy(table, lstm="int8")
-    calibrate(model, [data.train.batch(range(0, 600, 20))])
+    calibrate(model, [gather(data.train, range(0, 600, 20))])
     (folder / "int8_ptq.onnx").write_bytes(build_forecaster(model.eval(), "int8_ptq", "log return", ORIGIN))
     exported = export_pair(model, "int8_ptq", folder / "int8_ptq.onnx", data.validation, data.test, batch_size=16, origin=ORIGIN)
     return Pair(folder, model, data, exported)

@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tests.model.small import example
-from tftq.data.columns import Batch, Inputs
+from tftq.model.batch import Batch
 from tftq.recipe.schema import TrainRecipe, ValidateRecipe
+from tftq.spec.inputs import Inputs
 from tftq.train.context import TrainingData, Workplace
 from tftq.train.stages import float_settings
 from tftq.train.trainer import Trainer
@@ -64,11 +66,11 @@ class TinyWindows:
         self.asked.append(chosen.tolist())
         return Batch(self.history[chosen], self.future[chosen], None, self.target[chosen])
 
-    def targets(self, indices: Tensor | Sequence[int]) -> Tensor:
-        return self.target[torch.as_tensor(indices)]
+    def targets(self, indices: np.ndarray) -> np.ndarray:
+        return self.target.numpy()[indices]
 
-    def naive(self, indices: Tensor | Sequence[int]) -> Tensor:
-        return self.history[torch.as_tensor(indices), -1, :1].expand(-1, HORIZON)
+    def naive(self, indices: np.ndarray) -> np.ndarray:
+        return self.history[indices, -1, :1].expand(-1, HORIZON).numpy()
 
 
 class RealWindows:

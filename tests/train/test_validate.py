@@ -13,11 +13,11 @@ from torch import Tensor
 from benchmarks.gpu.reference import SMALL
 from tests.model.small import example, small_model
 from tests.train.stand_ins import RealWindows, TinyModel, TinyWindows, metrics_lines, tiny_trainer
-from tftq.data.columns import Batch
 from tftq.errors import OutOfMemoryError
 from tftq.evaluate.precision import Precision
 from tftq.evaluate.windows import validate
 from tftq.memory.counter import ByteCounter
+from tftq.model.batch import Batch
 from tftq.plan.phases import plan_phases
 from tftq.plan.training import Planner
 from tftq.recipe.schema import OptimizerRecipe, TrainRecipe, ValidateRecipe
@@ -32,16 +32,10 @@ BAR = TrainingBar("test", 1, 1, CPU)
 WORDS = "CUDA out of memory. Tried to allocate 2.00 GiB"
 
 
-class _Anywhere(Batch):
-    """A batch that stays in host memory, whatever device is asked for: the GPU of these tests is made up."""
-
-    def to(self, device: torch.device) -> Batch:
-        return self
-
-
-class AnywhereWindows(TinyWindows):
-    def batch(self, indices: Any) -> Batch:
-        return _Anywhere(*super().batch(indices))
+@pytest.fixture(autouse=True)
+def _made_up_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches stay in host memory, whatever device is asked for."""
+    monkeypatch.setattr(Batch, "to", lambda batch, device: batch)
 
 
 class Small(TinyModel):
@@ -69,7 +63,7 @@ def validator(model: Small, *, offload: bool = False, **settings: Any) -> tuple[
     optimizer.zero_grad()
     made = Validator(
         model,
-        AnywhereWindows(10, seed=2),
+        TinyWindows(10, seed=2),
         replace(float_settings(TrainRecipe(), ValidateRecipe(**settings), seed=0), offload=offload),
         Precision("fp32", GPU),
         optimizer,

@@ -4,7 +4,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium import spaces
 
 from tftq.agents.rewards import POSITIONS, Rewards
@@ -63,7 +62,7 @@ class TradingEnvironment(gymnasium.Env[Observation, np.int64]):
 
     def _observation(self) -> Observation:
         """Return the observation at the close of the bar; after the last window of a run, that of the bar whose return was earned."""
-        history = self.windows.history(torch.tensor([self._last_row]))[0].numpy()
+        history = self.windows.history(np.array([self._last_row]))[0]
         return {"history": history, "position": np.array([self._held], np.float32)}
 
     def _info(self) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from tftq.agents.policy import Observations, Policy, layer_sizes, observation_si
 from tftq.agents.recipe import AgentFormat, AgentRecipe, DqnRecipe, PpoRecipe
 from tftq.agents.rewards import EVALUATED, POSITIONS
 from tftq.console import Console
-from tftq.data.columns import Inputs
 from tftq.data.load import load_datasets
 from tftq.data.scaling import ColumnScaling
 from tftq.data.windows import Datasets
@@ -19,6 +18,7 @@ from tftq.jobs.plan import print_step
 from tftq.plan.export import WINDOWS
 from tftq.plan.peaks import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, PlannedPeak, plan_peaks
 from tftq.plan.phases import Phase, RunPlan, allowance_bytes, requested_device
+from tftq.spec.inputs import Inputs
 from tftq.spec.units import MIB
 
 FLOAT = 4  # bytes

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from tftq.agents.rewards import POSITIONS, Scores
-from tftq.data.columns import Inputs
 from tftq.data.scaling import ColumnScaling
 from tftq.evaluate.windows import evaluating
 from tftq.model.scaling import InputScaling
+from tftq.spec.inputs import Inputs
 
 
 class Observations(NamedTuple):

@@ -72,5 +72,5 @@ class WindowReplayBuffer(BaseBuffer):
         )
 
     def _observations(self, rows: np.ndarray, position: torch.Tensor) -> dict[str, torch.Tensor]:
-        history = self._windows.history(torch.from_numpy(rows.copy()))  # a column of a record is not contiguous
+        history = torch.from_numpy(self._windows.history(rows))
         return {"history": history.to(self.device), "position": position[:, None].to(self.device)}

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tftq.data.windows import LogReturn, Windows
+from tftq.model.batch import gather
 
 POSITIONS = (-1, 0, 1)  # short, flat, long; of the actions in their order
 FLAT = POSITIONS.index(0)
@@ -35,10 +37,11 @@ class Rewards:
 
     def __init__(self, windows: Windows, cost_ticks: float, tick: float) -> None:
         assert isinstance(windows.target, LogReturn)
-        close, last = windows.target.close, windows.last_rows(torch.arange(len(windows)))
+        close = torch.from_numpy(windows.target.close)
+        last = torch.from_numpy(windows.last_rows(np.arange(len(windows))))
         self.log_returns = torch.log(close[last + 1] / close[last])
         self.costs = cost_ticks * tick / close[last]
-        borders = [0, *(1 + torch.nonzero(windows.starts.diff() != 1).flatten()).tolist(), len(windows)]
+        borders = [0, *(1 + np.flatnonzero(np.diff(windows.starts) != 1)).tolist(), len(windows)]
         self.runs = list(pairwise(borders))
         self.closing_costs = cost_ticks * tick / close[last[torch.tensor(borders[1:]) - 1] + 1]
 
@@ -102,7 +105,7 @@ def best_actions(scores: Scores, windows: Windows) -> Tensor:
 
 def cross_positions(windows: Windows, indices: Tensor) -> tuple[Tensor, Tensor]:
     """Repeat the history of windows for every position held: [windows · 3, lookback, columns] and [windows · 3, 1]."""
-    history = windows.batch(indices).history.repeat_interleave(len(POSITIONS), 0)
+    history = gather(windows, indices).history.repeat_interleave(len(POSITIONS), 0)
     return history, torch.tensor(POSITIONS, dtype=torch.float32).repeat(len(indices))[:, None]
 
 

@@ -21,11 +21,11 @@ from tftq.agents.policy import Policy, ScaledObservation, observation_size, scor
 from tftq.agents.recipe import DqnRecipe, PpoRecipe
 from tftq.agents.replay import WindowReplayBuffer
 from tftq.agents.rewards import Earnings, Rewards, measure_earnings
-from tftq.data.columns import Inputs
 from tftq.data.scaling import ColumnScaling
 from tftq.data.windows import Datasets
 from tftq.errors import NonFiniteError
 from tftq.memory.watch import MemoryWatch
+from tftq.spec.inputs import Inputs
 from tftq.train.checkpoint import save_checkpoint
 from tftq.train.diagnose import not_finite_weights
 from tftq.train.log import TrainingBar

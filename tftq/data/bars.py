@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import torch
 
-from tftq.data.columns import Column, Inputs
 from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS, MEMORY, WIDTH, feature_rows
 from tftq.data.files import Columns, iso, nanoseconds, numbers, read_file
 from tftq.data.rows import Policy, RowOrder, Rows
@@ -19,6 +17,7 @@ from tftq.data.segments import Needs, Segment, usable
 from tftq.data.source import Keep, Source, in_memory, window_starts
 from tftq.data.windows import LogReturn
 from tftq.errors import DataError
+from tftq.spec.inputs import Column, Inputs
 
 if TYPE_CHECKING:
     from tftq.recipe.schema import BarsRecipe
@@ -164,8 +163,8 @@ def _feature_blocks(bars: Rows, segments: list[Segment], time_zone: str | None) 
             yield feature_rows(columns, bars.times[seen:stop], stop - start, age=seen - segment.start, time_zone=time_zone)
 
 
-def _joined(values: np.ndarray, segments: list[Segment]) -> torch.Tensor:
-    return torch.from_numpy(np.concatenate([values[segment.start : segment.stop] for segment in segments]))
+def _joined(values: np.ndarray, segments: list[Segment]) -> np.ndarray:
+    return np.concatenate([values[segment.start : segment.stop] for segment in segments])
 
 
 def find_columns(columns: list[str], path: Path | str) -> tuple[dict[str, str], list[str]]:

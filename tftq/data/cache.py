@@ -10,7 +10,6 @@ import json
 import mmap
 import os
 import secrets
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -18,13 +17,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
-import torch
 
-from tftq.data.columns import Column, Inputs
 from tftq.data.files import existing
 from tftq.data.source import Keep, Source
 from tftq.data.windows import Level, LogReturn, nothing_to_release
 from tftq.errors import DataError
+from tftq.spec.inputs import Column, Inputs
 
 if TYPE_CHECKING:
     from tftq.recipe.schema import BarsRecipe, TableRecipe
@@ -98,29 +96,28 @@ class _Writer:
         self._written = 0
         self._places: dict[str, tuple[str, tuple[int, ...], int]] = {}  # type, shape and offset of each array
 
-    def keep(self, count: int, width: int, blocks: Iterator[np.ndarray]) -> torch.Tensor:
+    def keep(self, count: int, width: int, blocks: Iterator[np.ndarray]) -> np.ndarray:
         """See `Keep`."""
         self._places["rows"] = ("float32", (count, width), 0)
         for block in blocks:
             self._write(block.data)
         self._file.flush()
         assert self._written == 4 * count * width
-        return _tensors(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ), self._places)["rows"]
+        return _arrays(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ), self._places)["rows"]
 
     def finish(self, source: Source) -> None:
         """Write all of the source but its rows, which `keep` wrote."""
         target = {field.name: getattr(source.target, field.name) for field in fields(source.target)}  # type: ignore[arg-type]
-        tensors = {name: value for name, value in target.items() if isinstance(value, torch.Tensor)}
-        for name, tensor in {"times": source.times, "starts": source.starts, **tensors}.items():
+        arrays = {name: value for name, value in target.items() if isinstance(value, np.ndarray)}
+        for name, array in {"times": source.times, "starts": source.starts, **arrays}.items():
             self._write(bytes(-self._written % ALIGNMENT))
-            array = tensor.numpy()
             self._places[name] = (str(array.dtype), array.shape, self._written)
             self._write(array.data)
         rest = {
             "places": self._places,
             "inputs": asdict(source.inputs),
             "target": type(source.target).__name__,
-            "of_target": {name: None if name in tensors else value for name, value in target.items()},
+            "of_target": {name: None if name in arrays else value for name, value in target.items()},
             "notes": source.notes,
         }
         text = json.dumps(rest).encode()
@@ -143,14 +140,14 @@ def _opened(path: Path) -> Source:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     length = int.from_bytes(mapped[-DIGEST - LENGTH : -DIGEST], "little")
     rest: dict[str, Any] = json.loads(mapped[-DIGEST - LENGTH - length : -DIGEST - LENGTH])
-    tensors = _tensors(mapped, rest["places"])
+    arrays = _arrays(mapped, rest["places"])
     inputs = rest["inputs"]
-    of_target = {name: tensors.get(name, value) for name, value in rest["of_target"].items()}
+    of_target = {name: arrays.get(name, value) for name, value in rest["of_target"].items()}
     return Source(
         inputs=Inputs(tuple(Column(**column) for column in inputs["columns"]), inputs["lookback"], inputs["horizon"]),
-        rows=tensors["rows"],
-        times=tensors["times"],
-        starts=tensors["starts"],
+        rows=arrays["rows"],
+        times=arrays["times"],
+        starts=arrays["starts"],
         target=TARGETS[rest["target"]](**of_target),
         notes=rest["notes"],
         release=(lambda: mapped.madvise(mmap.MADV_DONTNEED)) if hasattr(mmap, "MADV_DONTNEED") else nothing_to_release,
@@ -171,10 +168,8 @@ def _check(file: BinaryIO) -> None:
         raise _Damaged("its SHA-256 is not the one it ends in")
 
 
-def _tensors(mapped: mmap.mmap, places: dict[str, tuple[str, tuple[int, ...], int]]) -> dict[str, torch.Tensor]:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nobody writes
-        return {name: torch.from_numpy(np.ndarray(shape, kind, mapped, offset)) for name, (kind, shape, offset) in places.items()}
+def _arrays(mapped: mmap.mmap, places: dict[str, tuple[str, tuple[int, ...], int]]) -> dict[str, np.ndarray]:
+    return {name: np.ndarray(shape, dtype, mapped, offset) for name, (dtype, shape, offset) in places.items()}
 
 
 def _noted(source: Source, note: str) -> Source:

@@ -7,11 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from tftq.data.bars import load_bars
-from tftq.data.columns import Column, Inputs
 from tftq.data.features.calendar import circle
 from tftq.data.features.table import BAR_COLUMNS, clock_features
 from tftq.data.files import duration, iso, wall_clock
@@ -20,6 +17,7 @@ from tftq.data.source import Source
 from tftq.data.table import read_table
 from tftq.data.windows import LogReturn, Target, history_rows
 from tftq.errors import DataError
+from tftq.spec.inputs import Column, Inputs
 
 if TYPE_CHECKING:
     from tftq.recipe.schema import BarsRecipe, TableRecipe
@@ -32,8 +30,8 @@ class Outcome(NamedTuple):
     """
 
     known: np.ndarray
-    target: Tensor
-    naive: Tensor
+    target: np.ndarray
+    naive: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -54,10 +52,10 @@ class History:
 
     recipe: BarsRecipe | TableRecipe
     inputs: Inputs
-    rows: Tensor
-    times: Tensor
-    last: Tensor
-    ahead: Tensor
+    rows: np.ndarray
+    times: np.ndarray
+    last: np.ndarray
+    ahead: np.ndarray
     step: int
     target: Target
     notes: list[str]
@@ -65,15 +63,15 @@ class History:
     def __len__(self) -> int:
         return len(self.last)
 
-    def origins(self, indices: Tensor) -> np.ndarray:
+    def origins(self, indices: np.ndarray) -> np.ndarray:
         """The time of each window's last history row, int64 nanoseconds UTC [batch]."""
-        return self.times[self.last[indices]].numpy()
+        return self.times[self.last[indices]]
 
-    def target_times(self, indices: Tensor) -> np.ndarray:
+    def target_times(self, indices: np.ndarray) -> np.ndarray:
         """The times that are forecast, int64 nanoseconds UTC [batch, horizon]: the next steps, whatever the sessions."""
         return self.origins(indices)[:, None] + self.step * np.arange(1, self.inputs.horizon + 1)
 
-    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+    def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The inputs of windows, raw.
 
         Args:
@@ -83,30 +81,30 @@ class History:
             float32 [batch, lookback, history columns] and [batch, horizon, known columns].
         """
         last = self.last[indices]
-        past = last[:, None] + torch.arange(1 - self.inputs.lookback, 1)  # [batch, lookback]
+        past = last[:, None] + np.arange(1 - self.inputs.lookback, 1)  # [batch, lookback]
         history = history_rows(self.rows, past, self.inputs)
         times = self.target_times(indices)
-        clock = torch.from_numpy(_clock(self.recipe, times.reshape(-1)).astype(np.float32))
+        clock = _clock(self.recipe, times.reshape(-1)).astype(np.float32)
         future = clock.reshape(*times.shape, clock.shape[1])  # [batch, horizon, clock columns]
         if self.recipe.kind == "table" and self.recipe.known:
             given = self.rows[:, self.inputs.first_known :][:, : len(self.recipe.known)]
-            future = torch.cat([given[last[:, None] + torch.arange(1, self.inputs.horizon + 1)], future], dim=-1)
+            future = np.concatenate([given[last[:, None] + np.arange(1, self.inputs.horizon + 1)], future], axis=-1)
         return history, future
 
     def without(self, names: Collection[str]) -> History:
         """The same windows, their history without some columns."""
         return replace(self, inputs=self.inputs.without(names))
 
-    def outcome(self, indices: Tensor) -> Outcome:
+    def outcome(self, indices: np.ndarray) -> Outcome:
         """What came of windows, and the baseline's forecast of it."""
         known = self.ahead[indices] >= self.inputs.horizon
         last = self.last[indices][known]
         horizon = self.inputs.horizon
-        return Outcome(known.numpy(), self.target.values(last, horizon), self.target.naive(last, horizon))
+        return Outcome(known, self.target.values(last, horizon), self.target.naive(last, horizon))
 
-    def last_close(self, indices: Tensor) -> np.ndarray | None:
+    def last_close(self, indices: np.ndarray) -> np.ndarray | None:
         """The closing price of each window's last bar, float64 [batch]; None for tables."""
-        return self.target.close[self.last[indices]].numpy() if isinstance(self.target, LogReturn) else None
+        return self.target.close[self.last[indices]] if isinstance(self.target, LogReturn) else None
 
 
 def _clock(recipe: BarsRecipe | TableRecipe, times: np.ndarray) -> np.ndarray:
@@ -145,7 +143,7 @@ def read_history(recipe: BarsRecipe | TableRecipe, step: int, *, newest: bool = 
         return history
     if recipe.kind == "bars":
         age = tail.earlier + np.arange(len(source.rows))
-        source.rows[:, BAR_COLUMNS.index("bars_in_segment")] = torch.from_numpy(np.log1p(age)).float()
+        source.rows[:, BAR_COLUMNS.index("bars_in_segment")] = np.log1p(age)
     notes = [*source.notes, *([tail.note] if tail.note else [])]
     return _windows(replace(source, notes=notes), recipe, step, newest=True)
 
@@ -156,8 +154,8 @@ def _read(recipe: BarsRecipe | TableRecipe) -> Source:
         return load_bars(recipe.model_copy(update={"horizon": 0}))
     # Rows that are not complete may be what is known of the future.
     source = read_table(recipe.model_copy(update={"horizon": 0, "missing": "drop"}), learned=False)
-    absent = ~source.rows.isfinite()
-    complete = int(torch.nonzero(~absent.any(1))[-1])  # the last row that is
+    absent = ~np.isfinite(source.rows)
+    complete = int(np.flatnonzero(~absent.any(1))[-1])  # the last row that is
     notes = source.notes
     if recipe.missing == "refuse":
         _refuse_missing(source, absent[:complete])
@@ -168,9 +166,9 @@ def _read(recipe: BarsRecipe | TableRecipe) -> Source:
     return replace(source, notes=notes)
 
 
-def _refuse_missing(source: Source, absent: Tensor) -> None:
+def _refuse_missing(source: Source, absent: np.ndarray) -> None:
     faults = [
-        f"column {column.name!r}: {int(missing.sum())} missing, first at {iso(int(source.times[missing.nonzero()[0, 0]]))}"
+        f"column {column.name!r}: {int(missing.sum())} missing, first at {iso(int(source.times[missing.argmax()]))}"
         for column, missing in zip(source.inputs.temporal, absent.T, strict=True)
         if missing.any()
     ]
@@ -182,17 +180,17 @@ def _windows(source: Source, recipe: BarsRecipe | TableRecipe, step: int, *, new
     horizon = recipe.horizon
     last = source.starts + recipe.lookback - 1
     _check_step(source, recipe, step)
-    if (source.times[last].diff() <= 0).any():
+    if (np.diff(source.times[last]) <= 0).any():
         raise DataError(
             f"{recipe.path} holds several contracts at the same times; choose one with data.symbol=... ({'; '.join(source.notes)})"
         )
     # Windows of one segment end in consecutive rows; where a window is a single row, so do those of neighbouring segments.
-    apart = (last.diff() != 1) | (source.times[last].diff() != step)
-    breaks = torch.cat([apart, torch.tensor([True])])
+    apart = (np.diff(last) != 1) | (np.diff(source.times[last]) != step)
+    breaks = np.append(apart, True)
     ends = last[breaks]
-    ahead = ends[breaks.cumsum(0) - breaks.long()] - last
+    ahead = ends[breaks.cumsum() - breaks] - last
     notes = list(source.notes)
-    chosen = torch.ones(len(last), dtype=torch.bool)
+    chosen = np.ones(len(last), bool)
     if recipe.kind == "table" and recipe.known:
         chosen = _rows_known_ahead(source, recipe, step)[last] >= horizon
         if not chosen.any() or (newest and not chosen[-1]):
@@ -204,7 +202,7 @@ def _windows(source: Source, recipe: BarsRecipe | TableRecipe, step: int, *, new
             f"a forecast is of the next {horizon} steps of {duration(step)} after its last bar; breaks of the session are not foreseen"
         )
     if newest:
-        chosen = torch.arange(len(last)) == len(last) - 1
+        chosen = np.arange(len(last)) == len(last) - 1
     return History(
         recipe=recipe,
         inputs=replace(source.inputs, horizon=horizon),
@@ -229,28 +227,28 @@ def _check_step(source: Source, recipe: BarsRecipe | TableRecipe, step: int) -> 
         )
 
 
-def _known(source: Source, recipe: TableRecipe) -> tuple[tuple[Column, ...], Tensor]:
+def _known(source: Source, recipe: TableRecipe) -> tuple[tuple[Column, ...], np.ndarray]:
     """The table's own known columns, and whether each of their values is there [rows, columns]."""
     first = source.inputs.first_known
     columns = slice(first, first + len(recipe.known))
-    return source.inputs.temporal[columns], source.rows[:, columns].isfinite()
+    return source.inputs.temporal[columns], np.isfinite(source.rows[:, columns])
 
 
-def _rows_known_ahead(source: Source, recipe: TableRecipe, step: int) -> Tensor:
+def _rows_known_ahead(source: Source, recipe: TableRecipe, step: int) -> np.ndarray:
     """How many rows follow each one at the step with every known column, int64 [rows]."""
     _, there = _known(source, recipe)
-    row = torch.arange(len(source.times))
-    stops = torch.ones(len(row), dtype=torch.bool)  # the row after is missing, late or lacks a value
-    stops[:-1] = (source.times.diff() != step) | ~there[1:].all(1)
-    stop_at = torch.where(stops, row, len(row)).flip(0).cummin(0).values.flip(0)
+    row = np.arange(len(source.times))
+    stops = np.ones(len(row), bool)  # the row after is missing, late or lacks a value
+    stops[:-1] = (np.diff(source.times) != step) | ~there[1:].all(1)
+    stop_at = np.minimum.accumulate(np.where(stops, row, len(row))[::-1])[::-1]
     return stop_at - row
 
 
 def _unknown(source: Source, recipe: TableRecipe, last: int, step: int) -> str:
     """Which known columns lack values over the horizon of the window that ends in a row."""
     columns, there = _known(source, recipe)
-    wanted = source.times[last] + step * torch.arange(1, recipe.horizon + 1)
-    row = torch.searchsorted(source.times, wanted).clamp(max=len(source.times) - 1)
+    wanted = source.times[last] + step * np.arange(1, recipe.horizon + 1)
+    row = np.minimum(np.searchsorted(source.times, wanted), len(source.times) - 1)
     given = (source.times[row] == wanted)[:, None] & there[row]  # [horizon, columns]
     lacking = [
         f"column {column.name!r} at {int((~has).sum())} of {recipe.horizon} times from {iso(int(wanted[~has][0]))} to "

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tftq.data.columns import Column
+from tftq.spec.inputs import Column
 
 TAIL = 6.0  # standard deviations beyond which a column's tails are compressed
 

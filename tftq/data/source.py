@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
-import torch
 
-from tftq.data.columns import Inputs
 from tftq.data.segments import Needs, Segment
 from tftq.data.windows import Target, nothing_to_release
+from tftq.spec.inputs import Inputs
 
 # How rows are kept that come in blocks: from their count, their width and the blocks, float32 [any, width], to float32 [count, width].
-Keep = Callable[[int, int, Iterator[np.ndarray]], torch.Tensor]
+Keep = Callable[[int, int, Iterator[np.ndarray]], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -30,28 +29,28 @@ class Source:
     """
 
     inputs: Inputs
-    rows: torch.Tensor
-    times: torch.Tensor
-    starts: torch.Tensor
+    rows: np.ndarray
+    times: np.ndarray
+    starts: np.ndarray
     target: Target
     notes: list[str]
     release: Callable[[], None] = nothing_to_release
 
 
-def in_memory(count: int, width: int, blocks: Iterator[np.ndarray]) -> torch.Tensor:
+def in_memory(count: int, width: int, blocks: Iterator[np.ndarray]) -> np.ndarray:
     """Rows in an array of their own; a block that holds all of them is taken as it is."""
     first = next(blocks)
     if len(first) == count:
-        return torch.from_numpy(first)
+        return first
     rows, row = np.empty((count, width), np.float32), 0
     for block in chain([first], blocks):
         rows[row : row + len(block)] = block
         row += len(block)
     assert row == count
-    return torch.from_numpy(rows)
+    return rows
 
 
-def window_starts(segments: list[Segment], needs: Needs) -> torch.Tensor:
+def window_starts(segments: list[Segment], needs: Needs) -> np.ndarray:
     """The row of the first history bar of every window of the segments, int64 [windows]."""
     ranges = [np.arange(segment.start + needs.warmup, segment.stop - needs.lookback - needs.horizon + 1) for segment in segments]
-    return torch.from_numpy(np.concatenate(ranges))
+    return np.concatenate(ranges)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-from tftq.data.columns import Column, Inputs
 from tftq.data.features.calendar import circle
 from tftq.data.files import Columns, nanoseconds, numbers, read_file, wall_clock
 from tftq.data.rows import RowOrder
@@ -15,6 +13,7 @@ from tftq.data.segments import Needs, usable, usual_step
 from tftq.data.source import Keep, Source, in_memory, window_starts
 from tftq.data.windows import Level
 from tftq.errors import DataError
+from tftq.spec.inputs import Column, Inputs
 
 if TYPE_CHECKING:
     from tftq.recipe.schema import TableRecipe
@@ -69,9 +68,9 @@ def read_table(recipe: TableRecipe, keep: Keep = in_memory, *, learned: bool = T
     return Source(
         inputs=Inputs(observed + known, recipe.lookback, recipe.horizon),
         rows=keep(*values.shape, iter([values])),
-        times=torch.from_numpy(rows.times),
+        times=rows.times,
         starts=window_starts(segments, needs),
-        target=Level(torch.from_numpy(target), torch.from_numpy(slots), recipe.season, recipe.target),
+        target=Level(target, slots, recipe.season, recipe.target),
         notes=notes + rows.notes + cuts,
     )
 

@@ -1,24 +1,47 @@
 """Windows: lazy views into one array of rows; nothing is materialised beyond the batch at hand."""
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import ArrayLike
 
-from tftq.data.columns import Batch, Inputs
 from tftq.data.scaling import Scaling, TargetScaling
+from tftq.spec.inputs import Inputs
 
 BLOCK = 1024  # rows or windows looked at at a time where all of them must be
+
+
+class BatchArrays(NamedTuple):
+    """A batch of windows in raw units, float32; categories are codes stored as floats.
+
+    history [batch, lookback, history columns], future [batch, horizon, known columns],
+    static [batch, static columns] or None, target [batch, horizon] in the target's unit.
+    """
+
+    history: np.ndarray
+    future: np.ndarray
+    static: np.ndarray | None
+    target: np.ndarray
+
+    @property
+    def inputs(self) -> tuple[np.ndarray, ...]:
+        """The arrays the model takes, in the order of `Inputs.shapes`."""
+        return (self.history, self.future) if self.static is None else (self.history, self.future, self.static)
+
+
+def blocks(array: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """Split an array along its first dimension into views of at most `size`."""
+    return (array[start : start + size] for start in range(0, len(array), size))
 
 
 def nothing_to_release() -> None:
     """What there is to let go of where rows lie in memory of their own."""
 
 
-def history_rows(rows: Tensor, which: Tensor, inputs: Inputs) -> Tensor:
+def history_rows(rows: np.ndarray, which: np.ndarray, inputs: Inputs) -> np.ndarray:
     """The columns of the history input in some rows.
 
     Args:
@@ -29,7 +52,7 @@ def history_rows(rows: Tensor, which: Tensor, inputs: Inputs) -> Tensor:
     Returns:
         [*which, history columns].
     """
-    return rows[which[..., None], torch.tensor(inputs.history_places)] if inputs.left_out else rows[which]
+    return rows[which[..., None], inputs.history_places] if inputs.left_out else rows[which]
 
 
 class Target(Protocol):
@@ -39,10 +62,10 @@ class Target(Protocol):
     def unit(self) -> str:
         """The unit of the target."""
 
-    def values(self, last: Tensor, horizon: int) -> Tensor:
+    def values(self, last: np.ndarray, horizon: int) -> np.ndarray:
         """The target, float32 [batch, horizon], after the history rows `last`, int64 [batch]."""
 
-    def naive(self, last: Tensor, horizon: int) -> Tensor:
+    def naive(self, last: np.ndarray, horizon: int) -> np.ndarray:
         """A baseline's forecast of it, float32 [batch, horizon], from rows up to `last` alone."""
 
 
@@ -54,17 +77,17 @@ class LogReturn:
         close: float64 [rows], the closing prices.
     """
 
-    close: Tensor
+    close: np.ndarray
     unit: str = "log return"
 
-    def values(self, last: Tensor, horizon: int) -> Tensor:
+    def values(self, last: np.ndarray, horizon: int) -> np.ndarray:
         """See `Target.values`."""
         ahead = self.close[_ahead(last, horizon)]  # [batch, horizon]
-        return torch.log(ahead / self.close[last, None]).float()
+        return np.log(ahead / self.close[last, None]).astype(np.float32)
 
-    def naive(self, last: Tensor, horizon: int) -> Tensor:
+    def naive(self, last: np.ndarray, horizon: int) -> np.ndarray:
         """See `Target.naive`."""
-        return torch.zeros(len(last), horizon)
+        return np.zeros((len(last), horizon), np.float32)
 
 
 @dataclass(frozen=True)
@@ -78,31 +101,31 @@ class Level:
         unit: the column's name.
     """
 
-    column: Tensor
-    slots: Tensor
+    column: np.ndarray
+    slots: np.ndarray
     season: int
     unit: str
 
-    def values(self, last: Tensor, horizon: int) -> Tensor:
+    def values(self, last: np.ndarray, horizon: int) -> np.ndarray:
         """See `Target.values`."""
-        return self.column[_ahead(last, horizon)].float()
+        return self.column[_ahead(last, horizon)].astype(np.float32)
 
-    def naive(self, last: Tensor, horizon: int) -> Tensor:
+    def naive(self, last: np.ndarray, horizon: int) -> np.ndarray:
         """See `Target.naive`."""
         value, found = self._season_ago(last, horizon)
-        return torch.where(found, value, self.column[last, None]).float()
+        return np.where(found, value, self.column[last, None]).astype(np.float32)
 
-    def without_season(self, last: Tensor, horizon: int) -> int:
+    def without_season(self, last: np.ndarray, horizon: int) -> int:
         """How many values of the naive forecast have no row a season ago, so that the last value stands in."""
         return int((~self._season_ago(last, horizon)[1]).sum())
 
-    def _season_ago(self, last: Tensor, horizon: int) -> tuple[Tensor, Tensor]:
-        step = torch.arange(1, horizon + 1)
+    def _season_ago(self, last: np.ndarray, horizon: int) -> tuple[np.ndarray, np.ndarray]:
+        step = np.arange(1, horizon + 1)
         seasons = (step + self.season - 1) // self.season  # the fewest that reach back to the history
         wanted = self.slots[last, None] + step - seasons * self.season  # [batch, horizon]
-        row = torch.searchsorted(self.slots, wanted).clamp(max=len(self.slots) - 1)
+        row = np.minimum(np.searchsorted(self.slots, wanted), len(self.slots) - 1)
         value = self.column[row]
-        return value, (self.slots[row] == wanted) & value.isfinite()
+        return value, (self.slots[row] == wanted) & np.isfinite(value)
 
 
 class Windows:
@@ -122,13 +145,13 @@ class Windows:
         self,
         name: str,
         inputs: Inputs,
-        rows: Tensor,
-        times: Tensor,
-        starts: Tensor,
+        rows: np.ndarray,
+        times: np.ndarray,
+        starts: np.ndarray,
         target: Target,
         release: Callable[[], None] = nothing_to_release,
     ) -> None:
-        assert rows.is_contiguous() and rows.dtype == torch.float32 and rows.shape[1] == len(inputs.temporal)
+        assert rows.flags.c_contiguous and rows.dtype == np.float32 and rows.shape[1] == len(inputs.temporal)
         self.name = name
         self.inputs = inputs
         self.rows = rows
@@ -145,7 +168,7 @@ class Windows:
         """The unit of targets and forecasts."""
         return self.target.unit
 
-    def batch(self, indices: Tensor | Sequence[int]) -> Batch:
+    def batch(self, indices: ArrayLike) -> BatchArrays:
         """Gather windows.
 
         Args:
@@ -157,26 +180,26 @@ class Windows:
         last = self.last_rows(indices)
         history = self.history(last)
         future = self.rows[:, self.inputs.first_known :][_ahead(last, self.inputs.horizon)]  # [batch, horizon, known columns]
-        return Batch(history, future, None, self.targets(indices))
+        return BatchArrays(history, future, None, self.targets(indices))
 
-    def targets(self, indices: Tensor | Sequence[int]) -> Tensor:
+    def targets(self, indices: ArrayLike) -> np.ndarray:
         """What is to be forecast, float32 [batch, horizon], in `target_unit`; no history is read for it."""
         found = self.target.values(self.last_rows(indices), self.inputs.horizon)
         self._release()
         return found
 
-    def history(self, last: Tensor) -> Tensor:
+    def history(self, last: np.ndarray) -> np.ndarray:
         """The raw history up to some rows, float32 [batch, lookback, history columns].
 
         Args:
             last: the row of each history's last bar, int64 [batch].
         """
-        past = last[:, None] + torch.arange(1 - self.inputs.lookback, 1)  # [batch, lookback]
+        past = last[:, None] + np.arange(1 - self.inputs.lookback, 1)  # [batch, lookback]
         history = history_rows(self.rows, past, self.inputs)
         self._release()
         return history
 
-    def some(self, indices: Tensor) -> "Windows":
+    def some(self, indices: np.ndarray) -> "Windows":
         """A part of the windows, as windows of their own: those at `indices`, in that order."""
         return Windows(self.name, self.inputs, self.rows, self.times, self.starts[indices], self.target, self._release)
 
@@ -185,32 +208,32 @@ class Windows:
         inputs = self.inputs.without(names)
         return Windows(self.name, inputs, self.rows, self.times, self.starts, self.target, self._release)
 
-    def row_blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def row_blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Every row that a window touches, some at a time: which, int64 [n], and their values, float32 [n, columns of a row]."""
         touched = self.touched()
         for start in range(0, len(touched), BLOCK):
-            rows = start + torch.nonzero(touched[start : start + BLOCK]).flatten()
+            rows = start + np.flatnonzero(touched[start : start + BLOCK])
             if len(rows):
                 yield rows, self.rows[rows]
                 self._release()
 
-    def target_blocks(self) -> Iterator[Tensor]:
+    def target_blocks(self) -> Iterator[np.ndarray]:
         """The targets of all windows, some at a time, float32 [n, horizon]."""
-        for indices in torch.arange(len(self)).split(BLOCK):
+        for indices in blocks(np.arange(len(self)), BLOCK):
             yield self.targets(indices)
 
-    def touched(self) -> Tensor:
+    def touched(self) -> np.ndarray:
         """Which rows any window touches, bool [rows]."""
-        edges = torch.zeros(len(self.rows) + 1, dtype=torch.int32)
+        edges = np.zeros(len(self.rows) + 1, np.int32)
         edges[self.starts] += 1  # no two windows start at the same row
         edges[self.starts + self.inputs.lookback + self.inputs.horizon] -= 1
-        return edges.cumsum_(0)[:-1] > 0
+        return edges.cumsum()[:-1] > 0
 
-    def naive(self, indices: Tensor | Sequence[int]) -> Tensor:
+    def naive(self, indices: ArrayLike) -> np.ndarray:
         """The baseline's forecast, float32 [batch, horizon]: no change for bars, the season before for tables."""
         return self.target.naive(self.last_rows(indices), self.inputs.horizon)
 
-    def last_close(self, indices: Tensor | Sequence[int]) -> Tensor:
+    def last_close(self, indices: ArrayLike) -> np.ndarray:
         """The closing price of each window's last history bar, float64 [batch]; price = last close · exp(forecast). Bars only."""
         assert isinstance(self.target, LogReturn)
         return self.target.close[self.last_rows(indices)]
@@ -218,27 +241,27 @@ class Windows:
     def fingerprint(self) -> str:
         """SHA-256 (hexadecimal) of every value and time of the rows, of where the windows start, and of what their history is without."""
         digest = hashlib.sha256("\n".join(self.inputs.left_out).encode())
-        for tensor in (self.rows, self.times, self.starts):
-            for block in tensor.split(BLOCK):
-                digest.update(block.numpy().data)
+        for array in (self.rows, self.times, self.starts):
+            for block in blocks(array, BLOCK):
+                digest.update(block.data)
                 self._release()
         for targets in self.target_blocks():
-            digest.update(targets.numpy().data)
+            digest.update(targets.data)
         return digest.hexdigest()
 
     def target_fingerprint(self) -> str:
         """SHA-256 (hexadecimal) of every target and of when it falls, whatever the inputs are: forecasts of the same can be compared."""
         digest = hashlib.sha256()
-        for indices, targets in zip(torch.arange(len(self)).split(BLOCK), self.target_blocks(), strict=True):
-            digest.update(self.target_times(indices).numpy().tobytes())
-            digest.update(targets.numpy().tobytes())
+        for indices, targets in zip(blocks(np.arange(len(self)), BLOCK), self.target_blocks(), strict=True):
+            digest.update(self.target_times(indices).tobytes())
+            digest.update(targets.tobytes())
         return digest.hexdigest()
 
-    def last_rows(self, indices: Tensor | Sequence[int]) -> Tensor:
+    def last_rows(self, indices: ArrayLike) -> np.ndarray:
         """The row of each window's last history bar, int64 [batch]."""
-        return self.starts[torch.as_tensor(indices, dtype=torch.int64)] + self.inputs.lookback - 1
+        return self.starts[np.asarray(indices, np.int64)] + self.inputs.lookback - 1
 
-    def target_times(self, indices: Tensor | Sequence[int]) -> Tensor:
+    def target_times(self, indices: ArrayLike) -> np.ndarray:
         """When each target falls, int64 nanoseconds UTC [batch, horizon]."""
         return self.times[_ahead(self.last_rows(indices), self.inputs.horizon)]
 
@@ -259,5 +282,5 @@ class Datasets(NamedTuple):
         return self._replace(train=self.train.without(names), validation=self.validation.without(names), test=test)
 
 
-def _ahead(last: Tensor, horizon: int) -> Tensor:
-    return last[:, None] + torch.arange(1, horizon + 1)  # [batch, horizon]
+def _ahead(last: np.ndarray, horizon: int) -> np.ndarray:
+    return last[:, None] + np.arange(1, horizon + 1)  # [batch, horizon]

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from tftq.data.columns import Batch
+from tftq.model.batch import Batch
 
 
 def find_non_finite(model: nn.Module, batch: Batch) -> str | None:

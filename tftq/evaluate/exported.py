@@ -4,10 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from tftq.data.columns import Batch
-from tftq.data.windows import Windows
+from tftq.data.windows import BatchArrays, Windows, blocks
 from tftq.errors import GateError
 from tftq.evaluate.metrics import ForecastMetrics, Validation
 from tftq.serve.session import feeds, open_session
@@ -30,14 +28,14 @@ def evaluate(path: Path, windows: Windows, metrics: ForecastMetrics, *, batch_si
     """
     session = open_session(path)
 
-    def forecast(batch: Batch) -> np.ndarray:
+    def forecast(batch: BatchArrays) -> np.ndarray:
         return np.asarray(session.run(["forecast"], feeds(session, batch.inputs))[0])
 
     return evaluate_forecasts(path.name, forecast, windows, metrics, batch_size=batch_size)
 
 
 def evaluate_forecasts(
-    name: str, forecast: Callable[[Batch], np.ndarray], windows: Windows, metrics: ForecastMetrics, *, batch_size: int
+    name: str, forecast: Callable[[BatchArrays], np.ndarray], windows: Windows, metrics: ForecastMetrics, *, batch_size: int
 ) -> Validation:
     """The same of any forecaster.
 
@@ -54,8 +52,8 @@ def evaluate_forecasts(
     Raises:
         GateError: a forecast is not finite.
     """
-    for indices in torch.arange(len(windows)).split(batch_size):
+    for indices in blocks(np.arange(len(windows)), batch_size):
         batch = windows.batch(indices)
-        if not metrics.add(forecast(batch), batch.target.numpy()):
+        if not metrics.add(forecast(batch), batch.target):
             raise GateError(f"{name}: a forecast of windows {int(indices[0])} to {int(indices[-1])} is not finite")
     return metrics.result()

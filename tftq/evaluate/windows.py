@@ -1,32 +1,28 @@
 """Measuring a model on windows it does not learn from, without leaving a trace in it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tftq.data import windows as data_windows
-from tftq.data.columns import Batch
+from tftq.data.windows import Windows, blocks
 from tftq.errors import NonFiniteError
 from tftq.evaluate.diagnose import find_non_finite
 from tftq.evaluate.metrics import ForecastMetrics, Validation
 from tftq.evaluate.precision import Precision
+from tftq.model.batch import WindowSource, gather
 from tftq.model.forecaster import Forecaster
 
 
-class Windows(Protocol):
-    """Windows that can be gathered by index."""
-
-    def __len__(self) -> int: ...
-
-    def batch(self, indices: Tensor | Sequence[int], /) -> Batch:
-        """The windows at `indices`, in raw units."""
-
-
 def validate(
-    model: Forecaster, windows: Windows, batch_size: int, precision: Precision, *, on_batch: Callable[[int], None] = lambda windows: None
+    model: Forecaster,
+    windows: WindowSource,
+    batch_size: int,
+    precision: Precision,
+    *,
+    on_batch: Callable[[int], None] = lambda windows: None,
 ) -> Validation:
     """Measure a model's forecasts, in eval mode and without autograd.
 
@@ -48,15 +44,19 @@ def validate(
 
 
 def measure_forecasts(
-    model: Forecaster, windows: Windows, batch_size: int, precision: Precision, *, on_batch: Callable[[int], None] = lambda windows: None
+    model: Forecaster,
+    windows: WindowSource,
+    batch_size: int,
+    precision: Precision,
+    *,
+    on_batch: Callable[[int], None] = lambda windows: None,
 ) -> Validation:
     """As `validate`, with every module in the mode that it is in."""
     metrics = metrics_for(model)
     with torch.no_grad(), precision.autocast():  # no inference mode: what a module caches must stay trainable
         for indices in torch.arange(len(windows)).split(batch_size):
-            batch = windows.batch(indices).to(precision.device)
-            forecast = model(*batch.inputs).cpu().double()  # NumPy has no bfloat16
-            if not metrics.add(forecast.numpy(), batch.target.cpu().numpy()):
+            batch = gather(windows, indices, precision.device)
+            if not metrics.add(as_array(model(*batch.inputs)), as_array(batch.target)):
                 reason = find_non_finite(model, batch) or "every layer's output is finite when the batch is run again"
                 raise NonFiniteError(f"the forecast or target of windows {int(indices[0])} to {int(indices[-1])} is not finite: {reason}")
             on_batch(len(indices))
@@ -68,16 +68,21 @@ def metrics_for(model: Forecaster) -> ForecastMetrics:
     return ForecastMetrics(model.quantiles, model.target_scale.tolist())
 
 
-def naive_q_risk(windows: data_windows.Windows, batch_size: int = 1024) -> float:
+def naive_q_risk(windows: Windows, batch_size: int = 1024) -> float:
     """The P50 risk of the windows' own baseline, `Σ|target - naive| / Σ|target|`, as `Validation.q_risk` where all targets are 0."""
     error = size = 0.0
     cells = 0
-    for indices in torch.arange(len(windows)).split(batch_size):
-        target = windows.targets(indices).double()
-        error += float((target - windows.naive(indices)).abs().sum())
-        size += float(target.abs().sum())
-        cells += target.numel()
+    for indices in blocks(np.arange(len(windows)), batch_size):
+        target = windows.targets(indices).astype(np.float64)
+        error += float(np.abs(target - windows.naive(indices)).sum())
+        size += float(np.abs(target).sum())
+        cells += target.size
     return error / (size or cells)
+
+
+def as_array(tensor: Tensor) -> np.ndarray:
+    """Copy a tensor of any device and floating dtype to a float32 array."""
+    return tensor.detach().float().cpu().numpy()
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tftq.data.columns import Batch
 from tftq.data.windows import Windows
 from tftq.evaluate.exported import evaluate
 from tftq.evaluate.metrics import Validation, validation_summary
@@ -17,6 +16,7 @@ from tftq.export.gate import EXACT, HALF, soundness
 from tftq.export.graph import build_forecaster
 from tftq.export.prove import Proof, Subject, prove, run_in_batches
 from tftq.export.publish import Proven, to_be_proven
+from tftq.model.batch import Batch, gather
 from tftq.model.forecaster import Forecaster
 from tftq.plan.export import WINDOWS
 from tftq.quant.weights import with_rounded_weights
@@ -135,4 +135,4 @@ def _select(batch: Batch, indices: Tensor) -> Batch:
 
 def _spread_out(windows: Windows, count: int = WINDOWS) -> Batch:
     """Windows spread over a part's whole time."""
-    return windows.batch(torch.linspace(0, len(windows) - 1, min(count, len(windows))).round().long())
+    return gather(windows, torch.linspace(0, len(windows) - 1, min(count, len(windows))).round().long())

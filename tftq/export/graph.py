@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 import onnx
 from torch import nn
 
-from tftq.data.columns import Column
 from tftq.export.deploy import compute_by_window, deploy
 from tftq.export.half import deploy_half
 from tftq.export.rewrite.four_bits import write_four_bits
@@ -17,6 +16,7 @@ from tftq.export.tracing import trace
 from tftq.io import installed
 from tftq.model.forecaster import Forecaster
 from tftq.recipe.schema import INTEGER_FORMATS, Format, is_half
+from tftq.spec.inputs import Column
 from tftq.spec.metadata import METADATA_KEY, ForecasterMetadata, InputColumn, Metadata, Origin
 
 EXAMPLE_BATCH = 2  # a batch of one would be taken for a constant

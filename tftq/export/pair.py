@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from tftq.data.columns import Batch
-from tftq.data.windows import Windows
+from tftq.data.windows import BatchArrays, Windows
 from tftq.evaluate.exported import evaluate_forecasts
 from tftq.evaluate.windows import metrics_for
 from tftq.export.forecaster import Exported, forecasts_of
@@ -16,6 +14,7 @@ from tftq.export.gate import BATCH_INVARIANCE, soundness
 from tftq.export.pair_graph import build_pair
 from tftq.export.prove import Comparison, Outcome, Proof, Subject, prove
 from tftq.export.publish import to_be_proven
+from tftq.model.batch import Batch
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.recipe.schema import Format
 from tftq.serve.proof import PAIR_PROOF
@@ -87,7 +86,7 @@ def export_pair(
     return ExportedPair(step, unproven.proof, quality, tested, forecast)
 
 
-def forecaster(stream: Stream) -> Callable[[Batch], np.ndarray]:
+def forecaster(stream: Stream) -> Callable[[BatchArrays], np.ndarray]:
     """A stream as a function of whole windows: one that continues the one before it by a bar pushes that bar alone.
 
     Args:
@@ -96,9 +95,9 @@ def forecaster(stream: Stream) -> Callable[[Batch], np.ndarray]:
     Returns:
         From windows, in order of time, to their forecasts, float32 [batch, horizon, quantiles]; a batch may continue the one before.
     """
-    before: Batch | None = None  # the last window
+    before: BatchArrays | None = None  # the last window
 
-    def run(batch: Batch) -> np.ndarray:
+    def run(batch: BatchArrays) -> np.ndarray:
         nonlocal before
         forecasts = []
         for window in _one_by_one(batch):
@@ -114,20 +113,20 @@ def forecaster(stream: Stream) -> Callable[[Batch], np.ndarray]:
     return run
 
 
-def _one_by_one(batch: Batch) -> Iterator[Batch]:
+def _one_by_one(batch: BatchArrays) -> Iterator[BatchArrays]:
     """Its windows, without the dimension of the batch."""
     for i in range(len(batch.history)):
-        yield Batch(*(None if part is None else part[i] for part in batch))  # type: ignore[arg-type]
+        yield BatchArrays(*(None if part is None else part[i] for part in batch))  # type: ignore[arg-type]
 
 
-def _continues(window: Batch, before: Batch) -> bool:
+def _continues(window: BatchArrays, before: BatchArrays) -> bool:
     """Whether a window is the one before, a bar later."""
-    same_series = window.static is None or before.static is None or torch.equal(window.static, before.static)
-    return same_series and torch.equal(window.history[:-1], before.history[1:])
+    same_series = window.static is None or before.static is None or np.array_equal(window.static, before.static)
+    return same_series and np.array_equal(window.history[:-1], before.history[1:])
 
 
 def _prove(
-    pair: tuple[Path, ...], stream: Stream, model: TemporalFusionTransformer, format: Format, one_piece: Path, batch: Batch
+    pair: tuple[Path, ...], stream: Stream, model: TemporalFusionTransformer, format: Format, one_piece: Path, batch: BatchArrays
 ) -> Proof:
     """Prove a pair, see `prove`: a replay must forecast what the one-piece model does, window by window."""
 
@@ -143,7 +142,7 @@ def _prove(
         files=pair,
         format=format,
         model=model,
-        compute=lambda model: forecasts_of(model, batch),
+        compute=lambda model: forecasts_of(model, Batch.of(batch)),
         run=replay,
         inspect=soundness,
         kept=model.kept_float,
@@ -151,8 +150,8 @@ def _prove(
     return prove(subject)
 
 
-def _stretches(windows: Windows) -> Batch:
+def _stretches(windows: Windows) -> BatchArrays:
     """Windows in order, in a few stretches of neighbours: a bar on a rounding tie is in all the windows of one."""
     length = min(REPLAYED, len(windows))
-    starts = torch.linspace(0, len(windows) - length, STRETCHES).round().long()
-    return windows.batch((starts[:, None] + torch.arange(length)).unique())  # those that overlap, once
+    starts = np.linspace(0, len(windows) - length, STRETCHES).round().astype(np.int64)
+    return windows.batch(np.unique(starts[:, None] + np.arange(length)))  # those that overlap, once

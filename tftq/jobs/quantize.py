@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from tftq.console import Console
-from tftq.data.columns import Batch
 from tftq.data.windows import Windows
 from tftq.evaluate.precision import Precision
 from tftq.evaluate.windows import evaluating, measure_forecasts
 from tftq.jobs.folder import RunFolder
+from tftq.model.batch import Batch, gather
 from tftq.model.forecaster import Forecaster
 from tftq.quant.calibration import calibrate
 from tftq.quant.layers import quantized_layers
@@ -71,7 +71,7 @@ class Quantizing:
         return prepared
 
     def _measure(self, prepared: Forecaster, console: Console) -> Sensitivity:
-        recipe, windows = self.recipe, self.train.some(self._other_windows())
+        recipe, windows = self.recipe, self.train.some(self._other_windows().numpy())
         layers = len(quantized_layers(prepared))
         console.print_line(f"sensitivity: {layers} layers on {len(windows)} training windows")
 
@@ -96,7 +96,7 @@ class Quantizing:
     def _calibration_batches(self) -> Iterator[Batch]:
         """Training windows spread over the whole training part, as many together as training could forward."""
         for indices in self._calibration_windows().split(self.batch_size):
-            yield self.train.batch(indices).to(self.device)
+            yield gather(self.train, indices, self.device)
 
     def _calibration_windows(self) -> Tensor:
         return _spread(torch.arange(len(self.train)), self.recipe.calibration_windows)

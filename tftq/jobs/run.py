@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from tftq.console import Console
-from tftq.data.columns import Batch
 from tftq.data.load import load_datasets
 from tftq.evaluate.precision import Precision
 from tftq.evaluate.windows import naive_q_risk
@@ -20,6 +19,7 @@ from tftq.export.publish import origin
 from tftq.jobs.folder import identity
 from tftq.jobs.quantize import Quantizing
 from tftq.jobs.training import TrainingJob
+from tftq.model.batch import Batch, gather
 from tftq.model.forecaster import Forecaster
 from tftq.model.pruning import prune
 from tftq.model.size import parameter_count
@@ -247,7 +247,7 @@ def _rows_once(job: ForecasterJob, batch_size: int) -> Iterator[Batch]:
     """Training windows a lookback apart: they show no row twice, and what variable selection makes of a row depends on no other."""
     train = job.data.train
     for indices in torch.arange(0, len(train), train.inputs.lookback).split(batch_size):
-        yield train.batch(indices).to(job.device)
+        yield gather(train, indices, job.device)
 
 
 def _export(job: ForecasterJob, model: Forecaster, kind: Format) -> Exported:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tftq.data.columns import Column
 from tftq.model.grid import KnotGrid
 from tftq.model.layers import NORM_EPSILON, full_precision
 from tftq.model.recompute import recompute
+from tftq.spec.inputs import Column
 
 GROUP = 8  # variables evaluated together, whose gates are one parameter
 

@@ -4,10 +4,10 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from tftq.data.columns import Inputs
 from tftq.data.scaling import Scaling, TargetScaling
 from tftq.model.layers import QuantileHeads
 from tftq.model.scaling import InputScaling, TargetUnscaling
+from tftq.spec.inputs import Inputs
 
 
 class Forecaster(nn.Module):

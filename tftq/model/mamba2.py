@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tftq.data.columns import Inputs
 from tftq.data.scaling import Scaling, TargetScaling
 from tftq.model.forecaster import Forecaster
 from tftq.model.layers import QuantileHeads, RMSNorm, full_precision
 from tftq.model.ordered import RowEmbedding
 from tftq.model.recompute import recompute
+from tftq.spec.inputs import Inputs
 
 # The published code's ranges, in which rates of decay and step sizes begin.
 RATES = (1.0, 16.0)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from tftq.data.columns import Column, real_first
+from tftq.spec.inputs import Column, real_first
 
 
 class OrderedColumns(nn.Module):

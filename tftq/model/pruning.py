@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from tftq.data.columns import Batch
+from tftq.model.batch import Batch
 from tftq.model.curves import FoldedCurves, category_rows
 from tftq.model.folding import fold
 from tftq.model.tft import TemporalFusionTransformer

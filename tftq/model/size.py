@@ -1,8 +1,8 @@
 """How many parameters a model has, in closed form."""
 
-from tftq.data.columns import Column, Inputs
 from tftq.model.mamba2 import Mamba2Architecture
 from tftq.model.tft import Architecture
+from tftq.spec.inputs import Column, Inputs
 
 
 def parameter_count(inputs: Inputs, architecture: Architecture | Mamba2Architecture) -> int:

@@ -7,7 +7,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from tftq.data.columns import Column, Inputs, real_first
 from tftq.data.scaling import Scaling, TargetScaling
 from tftq.model.attention import InterpretableAttention
 from tftq.model.curves import FoldedCurves, KnotCurves
@@ -16,6 +15,7 @@ from tftq.model.grid import KnotGrid
 from tftq.model.layers import GatedResidualNetwork, GatedSkip, QuantileHeads
 from tftq.model.recompute import recompute
 from tftq.model.variable_selection import PaperVariableSelection, VariableSelection
+from tftq.spec.inputs import Column, Inputs, real_first
 
 Form = Literal["knots", "folded", "paper"]
 InputName = Literal["static", "history", "future"]

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tftq.data.columns import Column
 from tftq.model.curves import FoldedCurves, KnotCurves, TableCurves, category_count, code_rows, group_sizes
 from tftq.model.layers import NORM_EPSILON, GatedResidual, GatedResidualNetwork, full_precision
 from tftq.model.ordered import OrderedColumns
 from tftq.model.recompute import recompute
+from tftq.spec.inputs import Column
 
 
 class _Selection(OrderedColumns):

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tftq.data.columns import Batch, Inputs
 from tftq.data.scaling import Scaling, TargetScaling
 from tftq.errors import RecipeError
 from tftq.evaluate.loss import quantile_loss
 from tftq.evaluate.precision import Precision
 from tftq.evaluate.windows import evaluating
+from tftq.model.batch import Batch
 from tftq.model.curves import TableCurves
 from tftq.model.forecaster import Forecaster
 from tftq.model.tabulate import KNOT_COUNTS, put_tables
@@ -24,6 +24,7 @@ from tftq.quant.fake_quantize import learn_ranges, quantizers
 from tftq.quant.prepare import kept_layers, prepare
 from tftq.recipe.model import TftRecipe
 from tftq.recipe.schema import Recipe
+from tftq.spec.inputs import Inputs
 from tftq.spec.units import MIB
 from tftq.train.build import architecture_of, new_model
 from tftq.train.in_backward import AppliedInBackward

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tftq.data.columns import Fed
 from tftq.errors import QuantizationError
+from tftq.model.batch import NamedInputs
 from tftq.quant.fake_quantize import ActivationQuantizer, WeightQuantizer, quantizers, unrounded
 from tftq.quant.layers import check_ranges
 from tftq.quant.observers import Method, Observer, observer_of
@@ -16,7 +16,7 @@ from tftq.quant.observers import Method, Observer, observer_of
 PERCENTILE = 99.99
 
 
-def calibrate(model: nn.Module, batches: Iterable[Fed], method: Method = "minmax", *, percentile: float = PERCENTILE) -> None:
+def calibrate(model: nn.Module, batches: Iterable[NamedInputs], method: Method = "minmax", *, percentile: float = PERCENTILE) -> None:
     """Give every quantizer the range of what passes through it in the float model, independent of how it is batched.
 
     Args:
@@ -112,7 +112,7 @@ def _refuse_what_passed(seen: dict[str, _Seen]) -> None:
         )
 
 
-def _refuse_not_finite(batch: Fed, number: int) -> None:
+def _refuse_not_finite(batch: NamedInputs, number: int) -> None:
     """Before the model sees it: a knot's index made of NaN would end in an error that says nothing of the input."""
     for name, tensor in batch.named.items():
         if not bool(tensor.isfinite().all()):

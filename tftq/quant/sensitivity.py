@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tftq.data.columns import Batch
 from tftq.errors import QuantizationError
+from tftq.model.batch import Batch
 from tftq.quant.fake_quantize import WeightQuantizer, quantizers, unrounded
 from tftq.quant.layers import FakeQuantizedTable, quantized_layers
 

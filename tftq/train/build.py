@@ -2,13 +2,13 @@
 
 from typing import overload
 
-from tftq.data.columns import Inputs
 from tftq.data.scaling import Scaling, TargetScaling
 from tftq.data.windows import Datasets
 from tftq.model.forecaster import Forecaster
 from tftq.model.mamba2 import Mamba2, Mamba2Architecture
 from tftq.model.tft import Architecture, TemporalFusionTransformer
 from tftq.recipe.model import Mamba2Recipe, ModelRecipe, TftRecipe
+from tftq.spec.inputs import Inputs
 
 
 @overload

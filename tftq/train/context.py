@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from tftq.evaluate.windows import Windows
+from tftq.model.batch import WindowSource
 
 
 class Timeline(Protocol):
@@ -26,8 +26,8 @@ class TrainingData:
         fingerprint: what a checkpoint must have been trained on to be resumed.
     """
 
-    train: Windows
-    validation: Windows
+    train: WindowSource
+    validation: WindowSource
     fingerprint: str = ""
 
 

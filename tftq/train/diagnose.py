@@ -5,10 +5,10 @@ from collections.abc import Iterable
 
 from torch import nn
 
-from tftq.data.columns import Batch
 from tftq.errors import NonFiniteError
 from tftq.evaluate.diagnose import find_non_finite
 from tftq.evaluate.precision import Precision
+from tftq.model.batch import Batch
 
 
 def require_finite(loss: float, norm: float, model: nn.Module, batches: Iterable[Batch], precision: Precision, where: str) -> None:

@@ -10,6 +10,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from tftq.evaluate.loss import quantile_loss
 from tftq.evaluate.metrics import Validation
 from tftq.evaluate.precision import Precision
+from tftq.model.batch import gather
 from tftq.model.forecaster import Forecaster
 from tftq.quant.fake_quantize import ActivationQuantizer, quantizers
 from tftq.spec.stages import STAGES
@@ -184,7 +185,7 @@ class Trainer:
         size = self.state.batch_size
         total = torch.zeros((), device=self.precision.device)
         for offset, indices in zip(range(0, len(group), size), group.split(size), strict=True):
-            batch = self.windows.batch(indices).to(self.precision.device)
+            batch = gather(self.windows, indices, self.precision.device)
             with self.precision.autocast():
                 forecast = self.model(*batch.inputs)
             loss = quantile_loss(forecast, batch.target, self.quantiles, self.model.target_scale)
@@ -205,7 +206,7 @@ class Trainer:
         return loss_value, norm_value
 
     def _require_finite(self, loss: float, norm: float, group: Tensor) -> None:
-        batches = (self.windows.batch(indices).to(self.precision.device) for indices in group.split(self.state.batch_size))
+        batches = (gather(self.windows, indices, self.precision.device) for indices in group.split(self.state.batch_size))
         skips = self.scaler.is_enabled()  # the scaler itself skips a step whose gradients are not finite, and scales less
         require_finite(loss, 0.0 if skips else norm, self.model, batches, self.precision, self.state.where)
 

@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 from tftq.errors import OutOfMemoryError
 from tftq.evaluate.metrics import Validation
 from tftq.evaluate.precision import Precision
-from tftq.evaluate.windows import Windows, validate
+from tftq.evaluate.windows import validate
+from tftq.model.batch import WindowSource
 from tftq.model.forecaster import Forecaster
 from tftq.train.log import TrainingBar
 from tftq.train.oom import explain_out_of_memory, until_it_fits
@@ -41,7 +42,7 @@ class Validator:
     def __init__(
         self,
         model: Forecaster,
-        windows: Windows,
+        windows: WindowSource,
         settings: StageSettings,
         precision: Precision,
         optimizer: Optimizer,

@@ -2,10 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol
-
-import torch
-from torch import Tensor
+from typing import Literal
 
 Role = Literal["static", "observed", "known"]
 
@@ -27,13 +24,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the model sees: the columns in their order and the shape of a window.
+    """The columns in their order and the shape of a window.
 
     Args:
         columns: every column of the data.
         lookback: rows of the history.
         horizon: steps that are forecast.
-        left_out: columns that the history input is without; known ones stay in the future input.
+        left_out: columns removed from the history input; known ones stay in the future input.
     """
 
     columns: tuple[Column, ...]
@@ -67,7 +64,7 @@ class Inputs:
 
     @property
     def history(self) -> tuple[Column, ...]:
-        """The columns of the history input: those of a row but for `left_out`."""
+        """The columns of the history input: those of a row without `left_out`."""
         temporal = self.temporal
         return tuple(temporal[place] for place in self.history_places)
 
@@ -77,7 +74,7 @@ class Inputs:
         return self._of("known")
 
     def without(self, names: Collection[str]) -> "Inputs":
-        """The same, the history input without some columns more."""
+        """The same inputs with further columns removed from the history."""
         gone = {*self.left_out, *names}
         return replace(self, left_out=tuple(column.name for column in self.temporal if column.name in gone))
 
@@ -95,39 +92,3 @@ class Inputs:
 def real_first(columns: tuple[Column, ...]) -> list[int]:
     """The positions of the real columns, then those of the categorical ones: the order the curves are kept in."""
     return sorted(range(len(columns)), key=lambda position: columns[position].categories > 0)
-
-
-class Fed(Protocol):
-    """What a network is fed with."""
-
-    @property
-    def named(self) -> dict[str, Tensor]:
-        """The tensors the network takes by name, in its order."""
-
-
-class Batch(NamedTuple):
-    """A batch of windows in raw units, float32; categories are codes stored as floats.
-
-    history [batch, lookback, history columns], future [batch, horizon, known columns],
-    static [batch, static columns] or None, target [batch, horizon] in the target's unit.
-    """
-
-    history: Tensor
-    future: Tensor
-    static: Tensor | None
-    target: Tensor
-
-    @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """The tensors the model takes, in the order of `Inputs.shapes`."""
-        return (self.history, self.future) if self.static is None else (self.history, self.future, self.static)
-
-    @property
-    def named(self) -> dict[str, Tensor]:
-        """The same by name."""
-        return dict(zip(("history", "future", "static"), self.inputs, strict=False))
-
-    def to(self, device: torch.device | str) -> "Batch":
-        """The same batch on `device`."""
-        static = None if self.static is None else self.static.to(device)
-        return Batch(self.history.to(device), self.future.to(device), static, self.target.to(device))
