@@ -16,6 +16,7 @@ from tftq.cli import main
 from tftq.data.load import load_datasets
 from tftq.errors import PredictError
 from tftq.jobs.predict import Accuracy, write_forecasts
+from tftq.model.batch import gather
 from tftq.recipe.load import load_recipe
 from tftq.serve.forecast import predict
 from tftq.train.build import build_model
@@ -68,7 +69,7 @@ def test_the_file_of_forecasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_file_that_is_not_whole_does_not_get_its_name(tmp_path: Path) -> None:
     bars_model(tmp_path / "m.onnx")
     prediction = predict(tmp_path / "m.onnx", write(tmp_path / "a.parquet", bar_columns(200)))
-    prediction.history.rows[-1] = torch.nan
+    prediction.history.rows[-1] = np.nan
     with pytest.raises(PredictError):
         list(write_forecasts(prediction.batches(8), tmp_path / "out.parquet", prediction.model))
     assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == []
@@ -125,11 +126,11 @@ def test_a_run_forecasts_what_its_model_does(bars_run: Run) -> None:
     best = bars_run.folder / "checkpoints" / "best.pt"
     load_model(model, load_checkpoint(best), best)
     with torch.no_grad():
-        expected = model.eval()(*data.validation.batch(range(len(data.validation))).inputs).numpy()
+        expected = model.eval()(*gather(data.validation, range(len(data.validation))).inputs).numpy()
     assert predict(bars_run.folder, recipe.data.path).model.path.name == "int8_qat.onnx"
     prediction = predict(bars_run.folder, recipe.data.path, format="fp32")
     found = all_of(prediction)
-    there = np.isin(found.origins, data.validation.times[data.validation.last_rows(range(len(data.validation)))].numpy())
+    there = np.isin(found.origins, data.validation.times[data.validation.last_rows(range(len(data.validation)))])
     np.testing.assert_allclose(found.values[there], expected, rtol=1e-4, atol=1e-8)
     newest = all_of(predict(bars_run.folder, recipe.data.path, newest=True, format="fp32"))
     np.testing.assert_allclose(newest.values[0], found.values[-1], rtol=1e-5, atol=1e-9)

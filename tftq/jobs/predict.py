@@ -31,7 +31,7 @@ class Accuracy:
 
     def add(self, forecasts: Forecasts) -> None:
         """Add the forecasts whose outcome is known."""
-        known, target, naive = (np.asarray(part) for part in forecasts.outcome)
+        known, target, naive = forecasts.outcome
         if known.any():
             self.metrics.add(forecasts.values[known], target)
             self._naive += float(np.abs(target.astype(np.float64) - naive).sum())

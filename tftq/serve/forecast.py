@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -124,8 +124,8 @@ class Prediction:
         from tftq.data.files import iso
 
         for start in range(0, len(self.history), batch_size):
-            indices: Any = np.arange(start, min(start + batch_size, len(self.history)))
-            history, future = (np.asarray(part) for part in self.history.batch(indices))
+            indices = np.arange(start, min(start + batch_size, len(self.history)))
+            history, future = self.history.batch(indices)
             self._check_inputs(indices, history, future)
             values = self.model.forecast(history, future)
             origins = self.history.origins(indices)
@@ -135,7 +135,7 @@ class Prediction:
             times, outcome = self.history.target_times(indices), self.history.outcome(indices)
             yield Forecasts(origins, times, values, self.history.last_close(indices), outcome)
 
-    def _check_inputs(self, indices: Any, history: np.ndarray, future: np.ndarray) -> None:
+    def _check_inputs(self, indices: np.ndarray, history: np.ndarray, future: np.ndarray) -> None:
         """Raise on the first value that is not finite, with its column and time."""
         from tftq.data.files import iso
 
