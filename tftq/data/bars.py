@@ -200,15 +200,16 @@ def _series(file: Columns, column: str | None, path: Path) -> tuple[np.ndarray, 
     if column is None:
         return np.zeros(file.rows, np.int64), (path.name.split(".")[0],)
     try:
-        chunks = [chunk.cast(pa.string()).dictionary_encode() for chunk in file.chunks(column)]
+        chunks = list(file.texts(column))
     except pa.ArrowException as error:
         raise DataError(f"column {column!r} holds {file.type(column)}; a symbol is text or a whole number") from error
-    symbols = pa.chunked_array(chunks).unify_dictionaries().combine_chunks()
-    if symbols.null_count:
-        row = int(np.flatnonzero(symbols.is_null())[0])
-        raise DataError(f"column {column!r}: {symbols.null_count} missing, first in row {row}; every bar needs its symbol")
-    names, ranks = np.unique(np.array(symbols.dictionary.to_pylist()), return_inverse=True)
-    return ranks[symbols.indices.to_numpy()], tuple(map(str, names))
+    if count := sum(chunk.null_count for chunk in chunks):
+        row = int(np.concatenate([np.isnan(chunk.indices.to_numpy(zero_copy_only=False)) for chunk in chunks]).argmax())
+        raise DataError(f"column {column!r}: {count} missing, first in row {row}; every bar needs its symbol")
+    values = [chunk.dictionary.to_pylist() for chunk in chunks]
+    names = sorted({name for some in values for name in some})
+    ranks = [np.array([names.index(name) for name in some], np.int64) for some in values]
+    return np.concatenate([rank[chunk.indices.to_numpy()] for rank, chunk in zip(ranks, chunks, strict=True)]), tuple(names)
 
 
 def _fixed_point(values: np.ndarray) -> np.ndarray:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
 import pyarrow.parquet
 
 from tftq.errors import DataError
+
+# Casts and other functions of Arrow import pyarrow.compute, which takes 9 MB: columns of the usual types go without them.
 
 # Epochs from 1980 to 2100 in seconds; the four units do not overlap, so the size of a number tells its unit.
 EPOCH_SECONDS = (315_532_800, 4_102_444_800)
@@ -44,7 +44,8 @@ class Columns:
             schema, metadata = file.schema_arrow, file.metadata
 
         def batches(column: str) -> Iterator[pa.RecordBatch]:
-            with _readable(path), pyarrow.parquet.ParquetFile(path, metadata=metadata) as file:
+            encoded = [column] if pa.types.is_string(schema.field(column).type) else None  # as their distinct values and where they stand
+            with _readable(path), pyarrow.parquet.ParquetFile(path, metadata=metadata, read_dictionary=encoded) as file:
                 yield from file.iter_batches(columns=[column])
 
         return cls(schema, metadata.num_rows, batches)
@@ -62,8 +63,20 @@ class Columns:
     def chunks(self, column: str) -> Iterator[pa.Array]:
         """The rows of a column, some at a time, dictionary encoding taken away."""
         for batch in self.batches(column):
-            yield batch.column(column).cast(self.type(column))
+            chunk = batch.column(column)
+            yield chunk.cast(self.type(column)) if pa.types.is_dictionary(chunk.type) else chunk
         pa.default_memory_pool().release_unused()  # Arrow would keep what it has freed
+
+    def texts(self, column: str) -> Iterator[pa.DictionaryArray]:
+        """The rows of a column as text, some at a time, as their distinct values and where they stand.
+
+        Raises:
+            pa.ArrowException: the column has no text form.
+        """
+        own = pa.types.is_string(self.schema.field(column).type)
+        for batch in self.batches(column):
+            chunk = batch.column(column)
+            yield chunk if own and pa.types.is_dictionary(chunk.type) else chunk.cast(pa.string()).dictionary_encode()
 
     def whole(self, column: str) -> pa.ChunkedArray:
         """All rows of a column, dictionary encoding taken away."""
@@ -89,7 +102,9 @@ def read_file(path: Path | str) -> Columns:
         if name.endswith((".parquet", ".pq")):
             columns = Columns.of_parquet(path)
         elif name.endswith((".csv", ".csv.gz")):
-            columns = Columns.of_table(pyarrow.csv.read_csv(path))
+            from pyarrow.csv import read_csv
+
+            columns = Columns.of_table(read_csv(path))
         else:
             raise DataError(f"data.path: {path.name} is neither .parquet, .pq, .csv nor .csv.gz; convert it to one of these")
         names = columns.names
@@ -137,7 +152,9 @@ def numbers(file: Columns, column: str) -> np.ndarray:
     for chunk in file.chunks(column):
         if pa.types.is_boolean(kind):
             chunk = chunk.cast(pa.int8())
-        values[row : row + len(chunk)] = chunk.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        elif pa.types.is_decimal(kind):
+            chunk = chunk.cast(pa.float64(), safe=False)
+        values[row : row + len(chunk)] = chunk.to_numpy(zero_copy_only=False)  # NaN where an integer is missing too
         row += len(chunk)
     return values
 
@@ -187,8 +204,12 @@ def nanoseconds(file: Columns, column: str, time_zone: str | None, refuse_naive:
         if values.type.tz is not None and time_zone is not None:
             notes.append(f"time column {column!r} carries a zone or offset: data.time_zone sets the clock of calendar columns only")
         elif time_zone not in (None, "UTC"):
-            values = pc.assume_timezone(values, time_zone)
-        return values.cast(pa.timestamp("ns", tz=values.type.tz)).cast(pa.int64()).to_numpy(), notes
+            from pyarrow.compute import assume_timezone
+
+            values = assume_timezone(values, time_zone)
+        if values.type.unit != "ns":
+            values = values.cast(pa.timestamp("ns", tz=values.type.tz))
+        return values.to_numpy().view(np.int64), notes
     except pa.ArrowException as error:
         zone = f" in time zone {time_zone}" if time_zone else ""
         raise DataError(f"time column {column!r} cannot be read{zone}: {error}") from error
@@ -198,8 +219,10 @@ def wall_clock(times: np.ndarray, time_zone: str | None) -> np.ndarray:
     """What a clock in `time_zone` (None: UTC) shows at `times`, both int64 nanoseconds [rows]."""
     if time_zone in (None, "UTC"):
         return times
+    from pyarrow.compute import local_timestamp
+
     try:
-        return pc.local_timestamp(pa.array(times).cast(pa.timestamp("ns", tz=time_zone))).cast(pa.int64()).to_numpy()
+        return local_timestamp(pa.array(times).cast(pa.timestamp("ns", tz=time_zone))).cast(pa.int64()).to_numpy()
     except pa.ArrowException as error:
         raise DataError(f"data.time_zone: {time_zone} is no zone of the time zone database, such as UTC or America/Chicago") from error
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tftq.data.bars import NAMES, PRICES
@@ -160,6 +159,8 @@ class _Stream:
         for batch in self._file.iter_batches(BATCH_ROWS, row_groups=[group], columns=wanted):
             table = pa.Table.from_batches([batch])
             if recipe.kind == "bars" and recipe.symbol is not None and self._symbol:
+                import pyarrow.compute as pc
+
                 table = table.filter(pc.equal(Columns.of_table(table).whole(self._symbol).cast(pa.string()), recipe.symbol))
             if len(table):
                 yield table, nanoseconds(Columns.of_table(table), self._time, recipe.time_zone, refuse_naive=recipe.kind == "bars")[0]

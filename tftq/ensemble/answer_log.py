@@ -45,7 +45,7 @@ def as_batch(answers: BarAnswers, levels: Sequence[float]) -> pa.RecordBatch:
         return pa.array(column.astype(np.float32), pa.float32(), mask=np.isnan(column))
 
     columns = [
-        pa.array(np.full(count, answers.time), pa.int64()).cast(pa.timestamp("ns", tz="UTC")),
+        pa.array(np.full(count, answers.time, "datetime64[ns]"), pa.timestamp("ns", tz="UTC")),
         pa.array(np.full(count, answers.segment, np.int32)),
         pa.array(np.full(count, answers.close)),
         repeated([one.member for one in answers.replies]),

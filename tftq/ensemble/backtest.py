@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tftq.data.files import duration, iso
 from tftq.ensemble.answers import MEDIAN
@@ -337,6 +336,8 @@ def _score(bars: Bars, own: _Answers, book: Ledger) -> Score:
 
 def _by_member(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     """Each member and its rows, in the order in which members come."""
+    import pyarrow.compute as pc  # 9 MB, which nothing needs before
+
     for name in pc.unique(table["member"]).to_pylist():
         yield name, table.filter(pc.equal(table["member"], name))
 

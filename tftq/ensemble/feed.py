@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 
 from tftq.data.bars import FIXED_POINT, bars_of, find_columns, read_bars
 from tftq.data.features.online import VALUES
@@ -267,4 +266,6 @@ class _Lines:
 
 
 def _csv(text: str) -> pa.Table:
+    import pyarrow.csv
+
     return pyarrow.csv.read_csv(io.BytesIO(text.encode()), read_options=pyarrow.csv.ReadOptions(use_threads=False))

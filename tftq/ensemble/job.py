@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-import pyarrow.compute as pc
+import numpy as np
 import pyarrow.parquet as pq
 
 from tftq.console import Console, Messages
@@ -143,7 +143,7 @@ def _judge(job: _EnsembleJob, answers: Path) -> Backtest | None:
     """Back-test the answers; None, with the reason printed, where there are too few of them."""
     table = pq.read_table(answers)
     since, recipe = job.prepared.trained_until, job.recipe
-    newest = pc.max(table["time"]).cast("int64").as_py()
+    newest = int(table["time"].to_numpy().view(np.int64).max()) if len(table) else None
     if since is not None and newest is not None and newest <= since:
         trained = f"no bar is later than {iso(since)}, when training ended"
         job.messages(f"{trained}: judged all the same, though members may have been trained on these")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tftq.console import Console, exit_status
+from tftq.serve.resident import use_system_pool
 
 EPILOG = "Example: recipes/ensemble.yaml"
 
@@ -23,6 +24,8 @@ def execute(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Run an ensemble; returns the exit status: 0, 1 where the run failed, 2 where the recipe is wrong, 130 on Ctrl-C, 143 on SIGTERM."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8", errors="replace")  # bytes that are no text make a bad line, not a failed run
+
+    use_system_pool()
 
     def command() -> int:
         from tftq.ensemble.job import run

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tftq.console import Console, exit_status
 from tftq.serve.find import BATCH_SIZE, CHANGEABLE, PREFERRED
+from tftq.serve.resident import use_system_pool
 
 if TYPE_CHECKING:
     from tftq.serve.forecast import Forecasts
@@ -36,6 +37,8 @@ def execute(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         parser.error(f"--threads: found {chosen.threads}; allowed: 0 and above")
     if chosen.out is not None and (chosen.out.suffix != ".parquet" or chosen.out.resolve() == chosen.data.resolve()):
         parser.error(f"--out: found {chosen.out}; allowed: the name of another .parquet file than DATA")
+
+    use_system_pool()
 
     def command() -> int:
         from tftq.serve.forecast import predict
