@@ -1,4 +1,4 @@
-"""From a policy to a checked ONNX file: raw bars and the position held in, a score of every position out."""
+"""Export a policy to a checked ONNX file: raw bars and the position held in, a score of every position out."""
 
 import copy
 from collections.abc import Iterator
@@ -45,12 +45,12 @@ class ExportedPolicy(Proven):
 
     @property
     def found(self) -> dict[str, object]:
-        """What it decides, as plain types."""
+        """What it decides, in plain types."""
         return {"agreement": self.agreement, "val": asdict(self.earnings)}
 
 
 def quantize(policy: Policy, recipe: AgentQuantRecipe, train: Windows) -> Policy:
-    """A copy of a policy whose layers multiply integers, equalized and calibrated on training windows, each with every position held.
+    """Copy a policy into one whose layers multiply integers, equalized and calibrated on training windows, each with every position held.
 
     Args:
         policy: on the CPU.
@@ -104,7 +104,7 @@ def export_policy(
 
 
 def build_policy(policy: Policy, algorithm: str, format: AgentFormat, origin: Origin | None = None) -> bytes:
-    """An ONNX model: `history` [batch, lookback, columns] raw and `position` [batch, 1] in, `scores` [batch, 3] out, any batch size.
+    """Build an ONNX model: `history` [batch, lookback, columns] raw and `position` [batch, 1] in, `scores` [batch, 3] out, any batch size.
 
     Args:
         policy: where it is calibrated, its weights are stored as INT8, and the products are of integers.
@@ -131,7 +131,7 @@ def build_policy(policy: Policy, algorithm: str, format: AgentFormat, origin: Or
 
 
 def _observations(windows: Windows, count: int) -> Iterator[Observations]:
-    """Windows spread over a part's whole time, each with every position held, some at a time."""
+    """Yield windows spread over a part's whole time, each with every position held, some at a time."""
     chosen = torch.linspace(0, len(windows) - 1, min(count, len(windows))).round().long()
     for indices in chosen.split(WINDOWS):
         yield Observations(*cross_positions(windows, indices))
@@ -147,7 +147,7 @@ def _scores_of_file(path: Path, *, optimise: bool = True) -> Scores:
 
 
 def near_best(chosen: Tensor, scores: Tensor) -> float:
-    """The share of best_actions that score the best, or less than `NEAR` of the spread of all scores below it.
+    """Return the share of choices that score the best, or less than `NEAR` of the spread of all scores below it.
 
     Args:
         chosen: actions, int64 [windows, 3].

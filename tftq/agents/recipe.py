@@ -1,4 +1,4 @@
-"""What the recipe of an agent may say: a policy trained by reinforcement learning on the bars that forecasters learn from."""
+"""The schema of the recipe of an agent: a policy trained by reinforcement learning on the bars that forecasters learn from."""
 
 from typing import Annotated, Literal
 
@@ -110,7 +110,7 @@ class AgentQuantRecipe(Section):
 
     @property
     def formats(self) -> tuple[AgentFormat, ...]:
-        """What the method makes, that which it is for last."""
+        """The formats that the method makes, its purpose last."""
         return ("fp32",) if self.method == "none" else ("fp32", "int8_ptq")
 
 

@@ -1,4 +1,4 @@
-"""What the answers over a stretch of bars were worth: hits, forecast risk, and the return of the positions after costs.
+"""Judge the answers over a span of bars: hits, forecast risk, and the return of the positions after costs.
 
 A position is taken at the close of the bar it was answered at and held to the next bar's close. It is a share of a notional that
 stays the same (gains are not reinvested), so returns add up. Where a member gave no answer it holds nothing, and at the last bar of a
@@ -44,7 +44,7 @@ class Bars:
 
     @property
     def ahead(self) -> np.ndarray:
-        """How many bars of its segment follow each, int64 [bars]."""
+        """Number of bars of its segment after each, int64 [bars]."""
         if not len(self):
             return np.zeros(0, np.int64)
         ends = np.flatnonzero(np.r_[np.diff(self.segments) != 0, True])  # the last row of each segment
@@ -66,7 +66,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Ledger:
-    """What holding positions came to, bar by bar, as shares of the notional; float64 [bars] each.
+    """Returns and costs of holding positions, bar by bar, as shares of the notional; float64 [bars] each.
 
     Args:
         gross: the return from this bar's close to the next.
@@ -86,7 +86,7 @@ class Ledger:
 
 
 def drawdowns(equity: np.ndarray) -> np.ndarray:
-    """How far equity, float64 [bars], lies below the most that it had been, the beginning (0) included; float64 [bars]."""
+    """Compute how far equity, float64 [bars], lies below its highest value so far, the beginning (0) included; float64 [bars]."""
     below: np.ndarray = np.maximum.accumulate(np.maximum(equity, 0)) - equity
     return below
 
@@ -108,7 +108,7 @@ def ledger(bars: Bars, position: np.ndarray, cost: float) -> Ledger:
 
 @dataclass(frozen=True)
 class Score:
-    """What one member's answers were worth.
+    """The score of one member's answers.
 
     Args:
         answers: bars that it answered at.
@@ -170,7 +170,7 @@ class Backtest:
 
     @property
     def independent_windows(self) -> int:
-        """Windows of the horizon after bars that were answered at that do not overlap, so that their outcomes say something new each."""
+        """Number of windows of the horizon, after answered bars, that do not overlap and so have independent outcomes."""
         judged = self.answered & (self.bars.ahead > 0)
         return int((np.add.reduceat(judged, self.bars.starts, dtype=np.int64) // self.horizon).sum())
 
@@ -190,7 +190,7 @@ class Backtest:
         )
 
     def summary(self) -> dict[str, Any]:
-        """As it stands in summary.json."""
+        """Return it as it stands in summary.json."""
         return {
             "begin": iso(int(self.bars.times[0])),
             "end": iso(int(self.bars.times[-1])),
@@ -221,7 +221,7 @@ def backtest(table: pa.Table, *, cost_ticks: float, tick: float, since: int | No
 
     Raises:
         TooFewBarsError: no two bars in a row count.
-        DataError: a column that is not there, a bar that is told in two ways, or a segment with a gap.
+        DataError: a column that is not there, two rows that contradict each other about a bar, or a segment with a gap.
     """
     if missing := [name for name in COLUMNS if name not in table.column_names]:
         raise DataError(f"answers lack the columns {', '.join(missing)}; wanted are {', '.join(COLUMNS)}, and P50 and others of forecasts")
@@ -268,7 +268,7 @@ class _Answers:
 
     @classmethod
     def read(cls, part: pa.Table, bars: Bars) -> "_Answers":
-        """Of a member's rows; levels and steps that not all of its forecasts have are left out.
+        """Make the answers of a member's rows; levels and steps that not all of its forecasts have are left out.
 
         Raises:
             DataError: two rows of one bar and step; 0, a position alone, and 1 are the same step.
@@ -296,7 +296,7 @@ class _Answers:
         return cls(position, quantiles[:, :horizon, kept], [level for level, keep in zip(levels, kept, strict=True) if keep])
 
     def judged(self, bars: Bars) -> dict[str, Any] | None:
-        """Risk and coverage over the windows whose horizon lies in the segment; None where no forecast has one."""
+        """Measure risk and coverage over the windows whose horizon lies in the segment; None where no forecast has one."""
         horizon = self.quantiles.shape[1]
         outcome = bars.returns(horizon)
         whole = np.isfinite(outcome).all(1) & np.isfinite(self.quantiles).all((1, 2))
@@ -310,7 +310,7 @@ class _Answers:
 
 
 def _baselines(anybody: np.ndarray, horizon: int) -> dict[str, _Answers]:
-    """Buying and holding, and the forecast that nothing changes, at the bars, bool [bars], at which anybody answered."""
+    """Make the answers of buying and holding, and of forecasting no change, at the bars, bool [bars], that anybody answered."""
     one, zero = np.where(anybody, 1.0, np.nan), np.where(anybody, 0.0, np.nan)
     unchanged = np.broadcast_to(zero[:, None, None], (len(zero), horizon, 1)).copy()  # [bars, horizon, the median]
     return {BUY_AND_HOLD: _Answers(one, unchanged[..., :0], []), NO_CHANGE: _Answers(zero, unchanged, [MEDIAN])}
@@ -343,13 +343,13 @@ def _by_member(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
 
 
 def _bars(table: pa.Table) -> Bars:
-    """The bars of all rows, each once."""
+    """Collect the bars of all rows, each once."""
     rows = [_int64(table["time"]), table["segment"].to_numpy(), table["close"].to_numpy()]
     times, first, which = np.unique(rows[0], return_index=True, return_inverse=True)
     bars = Bars(times, rows[1][first], rows[2][first])
-    if (told_otherwise := (bars.segments[which] != rows[1]) | (bars.close[which] != rows[2])).any():
-        time = int(rows[0][told_otherwise.argmax()])
-        raise DataError(f"answers tell two closes or two segments of the bar at {iso(time)}; were they made of one file of bars?")
+    if (contradicting := (bars.segments[which] != rows[1]) | (bars.close[which] != rows[2])).any():
+        time = int(rows[0][contradicting.argmax()])
+        raise DataError(f"answers hold two closes or two segments of the bar at {iso(time)}; were they made of one file of bars?")
     steps = np.diff(times)[bars.ahead[:-1] > 0]
     if len(steps) and (steps != steps.min()).any():
         raise DataError(
@@ -359,7 +359,7 @@ def _bars(table: pa.Table) -> Bars:
 
 
 def _int64(times: pa.ChunkedArray) -> np.ndarray:
-    """Times of any resolution as int64 nanoseconds UTC."""
+    """Convert times of any resolution to int64 nanoseconds UTC."""
     nanoseconds: np.ndarray = times.cast(pa.timestamp("ns", tz="UTC")).cast(pa.int64()).to_numpy()
     return nanoseconds
 

@@ -1,4 +1,4 @@
-"""Bars to answer, one after the other: of a file, or of lines as they come; read and checked by the same code."""
+"""Read the bars to answer, from a file or line by line, with the same checks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Feed:
 
 
 def bars_of_file(recipe: BarsToAnswer, step: int, lookback: int, trained_until: int | None, after: int | None = None) -> Feed:
-    """The bars of a parquet or CSV file.
+    """Read the bars of a parquet or CSV file.
 
     Args:
         recipe: the recipe's `data` part.
@@ -124,13 +124,13 @@ def _of_rows(rows: Rows, which: np.ndarray) -> Iterator[Bar]:
 
 
 def bars_of_lines(lines: Iterable[str], recipe: BarsToAnswer, step: int, report: Callable[[str], None]) -> Feed:
-    """The bars of lines, each a JSON object, or a CSV line below one with the names of the columns.
+    """Read bars from lines, each a JSON object, or a CSV line below one with the names of the columns.
 
     Args:
         lines: as they come.
         recipe: the recipe's `data` part.
         step: that members want between bars, in nanoseconds.
-        report: what to do with a sentence about a line that is left out, and about the first gap.
+        report: called with a message about each line that is left out, and about the first gap.
 
     Raises:
         DataError: (as bars are taken) a bar that cannot be, where that is refused, with its line.
@@ -142,17 +142,17 @@ def bars_of_lines(lines: Iterable[str], recipe: BarsToAnswer, step: int, report:
 
 
 class _Lines:
-    """Lines to bars, one at a time."""
+    """Turns lines into bars, one at a time."""
 
     def __init__(self, recipe: BarsToAnswer, step: int, report: Callable[[str], None], feed: Feed) -> None:
         self._recipe, self._step, self._report, self._feed = recipe, step, report, feed
-        self._header: str | None = None  # of CSV; empty where lines are JSON; None before a line told which
+        self._header: str | None = None  # of CSV; empty where lines are JSON; None before the first line
         self._noted: set[str] = set()
         self._last: Bar | None = None  # the newest, though it may have been left out
         self._ended: dict[str, None] = {}  # contracts that another one followed
         self._given: Bar | None = None  # the newest that was not
         self._gaps: int | None = 0  # of another step so far; None once bars came at the members'
-        self._told_a_gap = False
+        self._gap_reported = False
 
     def bars(self, lines: Iterable[str]) -> Iterator[Bar]:
         unread = 0  # lines in a row that say no bar at all
@@ -181,7 +181,7 @@ class _Lines:
                 yield bar
 
     def _compare_steps(self, number: int, bar: Bar) -> None:
-        """Tell of the first gap, and refuse a feed that has nothing else: every bar would begin a segment, and nobody would ever answer."""
+        """Report the first gap, and refuse a feed of gaps alone: every bar would begin a segment, and no member would ever answer."""
         before = self._given
         if before is None or bar.series != before.series:
             return
@@ -189,8 +189,8 @@ class _Lines:
         if bar.time - before.time == self._step:
             self._gaps = None
             return
-        if not self._told_a_gap:
-            self._told_a_gap = True
+        if not self._gap_reported:
+            self._gap_reported = True
             times = f"{iso(before.time)} and {iso(bar.time)}"
             self._report(f"the bars of {times} are {found} apart, the members want {wanted}; they warm up anew after every such gap")
         if self._gaps is not None:
@@ -206,7 +206,7 @@ class _Lines:
         raise DataError(f"{SOURCE}, line {number}: {error}; {advice}") from error
 
     def _bar(self, table: pa.Table) -> Bar | None:
-        """The bar of a line, or None where it is left out as the recipe says."""
+        """Make the bar of a line, or None where the recipe leaves it out."""
         recipe, counts, fixed_point = self._recipe, self._feed.counts, self._feed.fixed_point
         rows = bars_of(Columns.of_table(table), SOURCE, time_zone=recipe.time_zone, missing="drop", fixed_point=fixed_point)
         for note in rows.notes:
@@ -246,7 +246,7 @@ class _Lines:
         return bar
 
     def _table(self, line: str) -> pa.Table | None:
-        """A table of one row, or None where the line names the columns of those to come."""
+        """Make a table of one row, or None where the line names the columns."""
         if self._header:
             table = _csv(f"{self._header}\n{line}")
             kinds = [one.with_type(pa.float64()) if pa.types.is_null(one.type) else one for one in table.schema]  # null: an empty field

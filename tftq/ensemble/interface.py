@@ -1,4 +1,4 @@
-"""What a member's file takes and gives: read out of its metadata, or out of the recipe where another tool made it."""
+"""The inputs and the output of a member: from its file's metadata, or from the recipe where another tool made the file."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Interface:
 
     @property
     def needs(self) -> int:
-        """Bars of a segment until there is an answer."""
+        """Bars of a segment before there is an answer."""
         return self.warmup + self.lookback
 
     @property
@@ -71,7 +71,7 @@ class Interface:
         return past | {key: (self.horizon, len(columns)) for key, columns in self.future.items()}
 
     def read(self, output: np.ndarray) -> Answer:
-        """The answer that an output is.
+        """Turn an output into an answer.
 
         Args:
             output: of one window, finite.
@@ -94,7 +94,7 @@ class Interface:
 
 
 def own_interface(name: str, metadata: ForecasterMetadata | AgentMetadata) -> Interface:
-    """The interface of a model that a run of this package exported: a forecaster, one half of a streaming pair, or an agent.
+    """Read the interface of a model that this package exported: a forecaster, one half of a streaming pair, or an agent.
 
     Args:
         name: of the member.
@@ -138,7 +138,7 @@ def own_interface(name: str, metadata: ForecasterMetadata | AgentMetadata) -> In
 
 
 def foreign_interface(name: str, recipe: ForeignRecipe) -> Interface:
-    """The interface that a recipe gives a file of another tool.
+    """Make the interface that a recipe gives a file of another tool.
 
     Args:
         name: of the member.
@@ -163,7 +163,7 @@ def foreign_interface(name: str, recipe: ForeignRecipe) -> Interface:
 
 
 def _checked(name: str, interface: Interface) -> Interface:
-    """Refuse columns that are not made."""
+    """Refuse columns that are not computed."""
     for inputs, made, what in (
         (interface.history, COLUMNS, "bars have"),
         (interface.future, CLOCK_COLUMNS, "the clock tells of the future"),

@@ -1,4 +1,4 @@
-"""A run over bars in its folder: every answer is written down, and a state from time to time, so that a restart goes on."""
+"""Run an ensemble over bars in its folder: log every answer, and save a state from time to time, from which a restart resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members: each is asked at a bar, and answers from its model's file; loaded or not, it keeps what its next answer depends on."""
+"""Members: each runs its model on a bar and returns an answer; loaded or not, it keeps the state of its next answer."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Member(ABC):
         return market.age >= self.interface.needs
 
     def require_same_files(self) -> None:
-        """Let no other model answer than the one that the run began with; files that were not written since are not read.
+        """Check that the files are those that the run began with; files that were not written since are not read.
 
         Raises:
             EnsembleError: a file holds something else.
@@ -73,15 +73,15 @@ class Member(ABC):
 
     @abstractmethod
     def load(self) -> None:
-        """Bring the model into memory."""
+        """Load the model."""
 
     @abstractmethod
     def unload(self) -> None:
-        """Let go of the model; the next answers are those that it would have given."""
+        """Unload the model; later answers are the same as without."""
 
     @abstractmethod
     def answer(self, market: Market) -> Answer:
-        """The answer at the newest bar, of a loaded member that is ready.
+        """Answer at the newest bar; the member must be loaded and ready.
 
         Raises:
             NonFiniteError: the model gives no number.
@@ -90,11 +90,11 @@ class Member(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, np.ndarray]:
-        """What a restart needs for the same answers."""
+        """Return what a restart needs for the same answers."""
 
     @abstractmethod
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from a `state` of the same files."""
+        """Resume from a `state` of the same files."""
 
 
 class OnePiece(Member):
@@ -221,7 +221,7 @@ class Streaming(Member):
 
 
 def open_member(name: str, recipe: MemberRecipe, *, threads: int, shared: bool) -> Member:
-    """Find a member's files and learn what they take and give; nothing is loaded.
+    """Find a member's files and read their interface; load nothing.
 
     Args:
         name: of the member.
@@ -252,7 +252,7 @@ def open_member(name: str, recipe: MemberRecipe, *, threads: int, shared: bool) 
 
 
 def _written(path: Path) -> tuple[int, int, int]:
-    """What changes when a file is written or replaced."""
+    """Return what changes when a file is written or replaced."""
     found = path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
 
@@ -274,7 +274,7 @@ def _files(name: str, recipe: MemberRecipe) -> tuple[Path, ...]:
 
 
 def planned_bytes(member: Member, note: Callable[[str], None]) -> int:
-    """The resident memory that a member is planned to take: measured when it was exported, or else now, in a fresh process.
+    """Return the resident memory of a member, in bytes: measured when it was exported, or else now, in a fresh process.
 
     Args:
         member: not loaded.

@@ -1,4 +1,4 @@
-"""What the recipe of an ensemble may say."""
+"""The schema of the recipe of an ensemble."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -54,7 +54,7 @@ Seconds = Annotated[float, Ge(1e-9), Le(100_000_000)]  # a nanosecond to three y
 
 
 class ForeignRecipe(Section):
-    """How a file is fed and read that another tool made and that does not say so itself."""
+    """The inputs and the output of a file that another tool made, which does not describe them itself."""
 
     lookback: Count  # bars of its history inputs
     warmup: Whole = 50  # bars of each segment that only feed features
@@ -83,7 +83,7 @@ class MemberRecipe(Section):
 
 
 class RuleRecipe(Section):
-    """How the members' answers become one."""
+    """How the members' answers are combined."""
 
     kind: Literal["weighted_quantiles", "median", "sign_vote", "risk_weighted"] = "risk_weighted"
     minimum: Count = 1  # members that must be of use at a bar

@@ -156,14 +156,14 @@ def _weighted_median(values: np.ndarray, shares: np.ndarray) -> np.ndarray:
 def _by_risk(answers: Mapping[str, Answer], weights: Mapping[str, float]) -> dict[str, float]:
     """The weights of `risk_weighted`."""
     own = {name: weights[name] for name in answers}
-    telling = {name: answer for name, answer in _forecasts(answers).items() if len(answer.levels) > 1}
-    if not telling:
+    with_spread = {name: answer for name, answer in _forecasts(answers).items() if len(answer.levels) > 1}
+    if not with_spread:
         return own
-    stack, levels = _stack(telling)
+    stack, levels = _stack(with_spread)
     size, width = np.abs(stack[:, 0, levels.index(MEDIAN)]), stack[:, 0, -1] - stack[:, 0, 0]  # [members], of the next step
     certainty = np.divide(size, size + width, out=np.zeros_like(size), where=size > 0)  # 1 / u
-    told = np.array([own[name] for name in sorted(telling)])
-    claimed = told * certainty
+    shares = np.array([own[name] for name in sorted(with_spread)])
+    claimed = shares * certainty
     if len(levels) > 1 and claimed.any():
-        own |= dict(zip(sorted(telling), (told.sum() * claimed / claimed.sum()).tolist(), strict=True))
+        own |= dict(zip(sorted(with_spread), (shares.sum() * claimed / claimed.sum()).tolist(), strict=True))
     return own

@@ -1,4 +1,4 @@
-"""The exported models of several runs side by side; recipes are run first, finished run folders are read."""
+"""Compare the exported models of several runs; run recipes first, read the folders of finished runs."""
 
 import json
 import math
@@ -25,7 +25,7 @@ BASELINE = "fp32"  # of the first run: what the others' losses are divided by
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What a run left.
+    """The files of a finished run.
 
     Args:
         folder: where.
@@ -42,7 +42,7 @@ class FinishedRun:
         """Read a run's folder.
 
         Raises:
-            CompareError: it is no folder of a run that came to its end, or the run failed, or exported nothing.
+            CompareError: it is not the folder of a finished run, or the run failed, or exported nothing.
         """
         summary = _json(folder / "summary.json", _hint(folder))
         status = summary.get("status", "nothing")
@@ -65,7 +65,7 @@ class FinishedRun:
         return str(self.summary["name"])
 
     def differences(self, first: "FinishedRun") -> list[str]:
-        """Why its losses do not compare with those of another run; empty where they do."""
+        """List why its losses do not compare with those of another run."""
         if self is first:
             return []
         ours, theirs = (found.summary.get("validation_windows") for found in (self, first))
@@ -86,7 +86,7 @@ class FinishedRun:
 
     @property
     def machine(self) -> str:
-        """What latency and memory depend on."""
+        """The machine and the runtime, which latency and memory depend on."""
         runtimes = (f"{name} {version}" for name, version in self.environment["packages"].items() if name.startswith("onnxruntime"))
         return ", ".join([self.environment["platform"], f"{self.environment['cpu_count']} CPUs", *runtimes])
 
@@ -108,23 +108,23 @@ class Comparison:
         return BASELINE if BASELINE in models else next(iter(models))
 
     def labels(self) -> list[str]:
-        """Each run's name; with its folder where another one has the same."""
+        """Return each run's name, with its folder where another run has the same name."""
         often = Counter(made.name for made in self.runs)
         return [made.name if often[made.name] == 1 else f"{made.name} ({made.folder})" for made in self.runs]
 
     def differences(self) -> list[str]:
-        """What makes figures not comparable, a line for each run and reason."""
+        """List why figures do not compare, a line for each run and reason."""
         first = self.runs[0]
         return [f"{label}: {reason}" for made, label in zip(self.runs, self.labels(), strict=True) for reason in made.differences(first)]
 
     def elsewhere(self) -> list[str]:
-        """Runs whose latency and memory were measured on another machine than the first one's, or by another runtime."""
+        """List the runs whose latency and memory were measured on another machine than the first one's, or by another runtime."""
         first = self.runs[0].machine
         others = [(label, made.machine) for made, label in zip(self.runs, self.labels(), strict=True) if made.machine != first]
         return [f"{label}: latency and memory were measured on {machine}, those of the first run on {first}" for label, machine in others]
 
     def rows(self) -> list[dict[str, Any]]:
-        """One for each exported model, in plain types; the ratio is None where the losses do not compare."""
+        """Return a row for each exported model, in plain types; the ratio is None where the losses do not compare."""
         first = self.runs[0]
         loss = first.summary["models"][self.baseline]["loss"]
         rows = []
@@ -147,7 +147,7 @@ class Comparison:
         return rows
 
     def as_dict(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """Return what `--json` prints."""
         differences = self.differences()
         return {
             "comparable": not differences,
@@ -189,12 +189,12 @@ class Comparison:
 
 
 def compare(given: Sequence[Path], overrides: Sequence[str], console: Console) -> Comparison:
-    """Bring the runs together, in the order given.
+    """Run the recipes, read the folders, and put them side by side in the order given.
 
     Args:
         given: recipes, which are run, and folders of finished runs.
         overrides: `key=value` for every recipe.
-        console: where the runs tell of themselves.
+        console: where the runs print.
 
     Raises:
         RecipeError: a recipe is wrong; nothing has been run then.
@@ -215,7 +215,7 @@ def compare(given: Sequence[Path], overrides: Sequence[str], console: Console) -
 
 
 def _finished_before(recipe: Recipe, console: Console) -> FinishedRun | Recipe:
-    """What a recipe left in its own `out` before, or the recipe, which is still to be run.
+    """Return the finished run in a recipe's own `out`, or the recipe where it is still to be run.
 
     Raises:
         CompareError: there is something else in `out`, so that it could not be run.
@@ -234,13 +234,13 @@ def _run(recipe: Recipe, console: Console) -> FinishedRun:
     folder = recipe.out or new_folder(recipe, datetime.now(UTC))
     try:
         run(recipe.model_copy(update={"out": folder}), console=console)
-    except RecipeError as error:  # that only its data could tell
+    except RecipeError as error:  # that only shows with its data
         raise TftqError(str(error)) from error
     return FinishedRun.read(folder)
 
 
 def _nearly(ours: float, theirs: float) -> bool:
-    """Equal but for FP32's rounding, which differs from machine to machine."""
+    """Whether they are equal up to FP32's rounding, which differs from machine to machine."""
     return math.isclose(ours, theirs, rel_tol=1e-6)
 
 
@@ -257,7 +257,7 @@ def _json(path: Path, hint: str) -> dict[str, Any]:
 
 
 def _hint(folder: Path) -> str:
-    """What to do about a folder without summary.json."""
+    """Advise what to do about a folder without summary.json."""
     runs = sorted(path.parent for path in folder.glob("*/summary.json"))
     if runs:
         return f"did you mean a run below it, as {runs[-1]}?"
@@ -267,7 +267,7 @@ def _hint(folder: Path) -> str:
 
 
 def _figures(row: dict[str, Any]) -> list[str]:
-    """A row's cells behind the names."""
+    """Format the cells of a row after the names."""
     ratio = row["loss_ratio"]
     return [
         f"{row['loss']:.5f}",

@@ -1,4 +1,4 @@
-"""From the float model to a calibrated one, with those layers in floating point that the recipe names or its loss budget needs."""
+"""Calibrate a float model; layers that the recipe names or its loss budget needs stay in floating point."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -43,11 +43,11 @@ class Quantizing:
     batch_size: int
 
     def quantize(self, folder: RunFolder, console: Console) -> tuple[Forecaster, Sensitivity | None]:
-        """A calibrated copy of the model, and what was measured of its layers where the recipe asks for that.
+        """Make a calibrated copy of the model, and measure its layers where the recipe asks for that.
 
         Args:
             folder: what is measured is kept there, and taken from there by a run that is resumed.
-            console: where to tell of it.
+            console: where to print.
 
         Raises:
             QuantizationError: a range is none, or the loss budget cannot be kept.
@@ -89,12 +89,12 @@ class Quantizing:
             )
 
     def _recall(self, folder: RunFolder) -> Sensitivity | None:
-        """What was measured before the run was interrupted: QAT must go on with the layers that it began with."""
+        """Read what was measured before the run was interrupted: QAT must resume with the same layers."""
         path = folder.path / MEASURED
         return Sensitivity.from_dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
     def _calibration_batches(self) -> Iterator[Batch]:
-        """Training windows spread over the whole training part, as many together as training could forward."""
+        """Yield training windows evenly spaced over the training part, in batches as large as training could forward."""
         for indices in self._calibration_windows().split(self.batch_size):
             yield gather(self.train, indices, self.device)
 
@@ -102,12 +102,12 @@ class Quantizing:
         return _spread(torch.arange(len(self.train)), self.recipe.calibration_windows)
 
     def _other_windows(self) -> Tensor:
-        """As many that no range was calibrated on, spread likewise; where there are not so many, of all."""
+        """Select the same number of windows, evenly spaced, disjoint from calibration where possible."""
         every = torch.arange(len(self.train))
         others = every[~torch.isin(every, self._calibration_windows())]
         return _spread(others if len(others) >= self.recipe.calibration_windows else every, self.recipe.calibration_windows)
 
 
 def _spread(indices: Tensor, count: int) -> Tensor:
-    """So many of the indices, equally spaced; all of them where there are fewer."""
+    """Select so many of the indices, evenly spaced; all of them where there are fewer."""
     return indices[torch.linspace(0, len(indices) - 1, min(count, len(indices))).round().long()]

@@ -1,4 +1,4 @@
-"""The main job: from a recipe to trained, quantized, checked ONNX models and a report of what they cost."""
+"""The run of a forecaster: from a recipe to trained, quantized and checked ONNX models, and a report."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -244,7 +244,7 @@ def _resumable(job: ForecasterJob, folder: Path) -> bool:
 
 
 def _rows_once(job: ForecasterJob, batch_size: int) -> Iterator[Batch]:
-    """Training windows a lookback apart: they show no row twice, and what variable selection makes of a row depends on no other."""
+    """Yield training windows a lookback apart: they hold no row twice, and variable selection of a row depends on no other row."""
     train = job.data.train
     for indices in torch.arange(0, len(train), train.inputs.lookback).split(batch_size):
         yield gather(train, indices, job.device)
@@ -282,7 +282,7 @@ def _export_stream(job: ForecasterJob, model: TemporalFusionTransformer, one_pie
 
 
 def _notes(recipe: Recipe, windows: int) -> list[str]:
-    """What of the recipe turns out otherwise than it reads."""
+    """List where the run differs from the text of its recipe."""
     notes = []
     if recipe.quant.method != "none" and recipe.quant.calibration_windows > windows:
         notes.append(

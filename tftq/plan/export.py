@@ -1,4 +1,4 @@
-"""What an export will need in host memory, estimated in closed form."""
+"""Estimate in closed form what an export will need in host memory."""
 
 from itertools import chain
 
@@ -15,7 +15,7 @@ UNPACKING = 3  # INT8 tables that are held besides while one in four bits is unp
 
 
 def plan_export(recipe: Recipe, kind: Format, *, weights: int, knots: int, kept: int = 0) -> PlannedPeak:
-    """The larger of what building a file and running it takes.
+    """Estimate the larger of what building a file and running it takes.
 
     Building holds the model, the copy that is written, the graph and its bytes. Running holds the model, the session with the weights as
     read and as the runtime packs them, and the rows of hat functions of the history input twice: empty, and with the shares put in.

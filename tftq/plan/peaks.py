@@ -1,4 +1,4 @@
-"""Predicts the peak of training without any memory, by running it on fake tensors."""
+"""Predict the peak of training by running it on fake tensors, which take no memory."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ class PlannedPeak:
     components: dict[str, int]
 
     def without(self, component: str) -> "PlannedPeak":
-        """The peak if that component were elsewhere all the while."""
+        """Return the peak without that component."""
         return self.plus(component, -self.components[component])
 
     def plus(self, component: str, size: int) -> "PlannedPeak":
-        """The peak with so many more bytes of a component all the while."""
+        """Return the peak with so many more bytes of a component throughout."""
         return PlannedPeak(self.peak_bytes + size, {**self.components, component: self.components[component] + size})
 
 

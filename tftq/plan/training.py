@@ -1,4 +1,4 @@
-"""What the stages of a recipe will need at their peak, and the largest forward passes that stay within its budget."""
+"""Plan the peaks of a recipe's stages, and find the largest forward passes that stay within its budget."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -83,7 +83,7 @@ class Planner:
     validation_windows: int = sys.maxsize
 
     def plan(self, recipe: Recipe, batch_sizes: dict[str, int] | None = None) -> dict[str, StagePlan]:
-        """The plans of a recipe's stages.
+        """Plan the stages of a recipe.
 
         Args:
             recipe: what is to be trained.
@@ -96,7 +96,7 @@ class Planner:
         return {stage: self.plan_stage(recipe, stage, sizes.get(stage, recipe.train.batch_size)) for stage in stages_of(recipe)}
 
     def plan_stage(self, recipe: Recipe, stage: str, batch_size: int) -> StagePlan:
-        """One of them, computed in forward passes of `batch_size` windows."""
+        """Plan one of them, computed in forward passes of `batch_size` windows."""
         validation_batch = recipe.validate.batch_size or batch_size
         make_model = {"train": self._model, "prune": self._pruned, "qat": self._prepared}[stage]
         settings = stage_settings(recipe, stage)
@@ -113,12 +113,12 @@ class Planner:
         return StagePlan(batch_size, validation_batch, update, validation)
 
     def peak_bytes(self, recipe: Recipe, plan: StagePlan) -> int:
-        """The peak of a stage on its device, of training or of the validation that takes place there."""
+        """Return the peak of a stage on its device, of training or of validation there."""
         validation = 0 if self.validates_on_cpu(recipe, plan) else self.validation(recipe, plan).peak_bytes
         return max(plan.update.peak_bytes, validation)
 
     def needed_bytes(self, recipe: Recipe, plan: StagePlan) -> int:
-        """What a stage takes of the device in all, with what no allocator counts."""
+        """Return what a stage takes of the device in all, with what no allocator counts."""
         return self.peak_bytes(recipe, plan) + self.allowance_bytes
 
     def validates_on_cpu(self, recipe: Recipe, plan: StagePlan) -> bool:
@@ -155,12 +155,12 @@ class Planner:
         return {stage: self._largest_within(recipe, stage, plan) or plan for stage, plan in plans.items()}
 
     def largest_batches(self, recipe: Recipe, plans: Mapping[str, StagePlan]) -> dict[str, int]:
-        """Windows to the largest forward pass of each stage, up to the recipe's own, that fits; 0 where not even one window does."""
+        """Find the largest forward pass of each stage that fits, in windows, up to the recipe's own; 0 where not even one window does."""
         found = {stage: self._largest_within(recipe, stage, plan) for stage, plan in plans.items()}
         return {stage: 0 if plan is None else plan.batch_size for stage, plan in found.items()}
 
     def _largest_within(self, recipe: Recipe, stage: str, over: StagePlan) -> StagePlan | None:
-        """A plan that fits, or else the one with the largest forward pass that does; None where not even one window does.
+        """Find the plan with the largest forward pass that fits; None where not even one window does.
 
         The peak is nearly affine in the batch, so that the size on the line between one that fits and one that does not is tried next;
         every size is planned before it is taken.
@@ -185,7 +185,7 @@ class Planner:
         return within
 
     def deployed_size(self, recipe: Recipe) -> DeployedSize:
-        """The size of what is exported.
+        """Count the numbers of what is exported.
 
         Raises:
             QuantizationError: `quant.keep_float` matches nothing, or everything.
@@ -216,7 +216,7 @@ class Planner:
         return TemporalFusionTransformer(inputs, self.scaling, self.target_scaling, replace(architecture, form=form))
 
     def _inputs_in_the_end(self, recipe: Recipe) -> Inputs:
-        """Those of the exported model. Which columns pruning keeps only training tells; others need as much, but for categories."""
+        """Inputs of the exported model. Training decides which columns pruning keeps; others need as much, except categories."""
         if recipe.quant.prune is None:
             return self.inputs
         keep, names = recipe.quant.prune.keep, [column.name for column in self.inputs.history]
@@ -237,7 +237,7 @@ class Planner:
         return prepared
 
     def _deployable(self, recipe: Recipe) -> Forecaster:
-        """What is quantized and exported: of a TFT its tables."""
+        """Build what is quantized and exported: of a TFT its tables."""
         if not isinstance(recipe.model, TftRecipe):
             return self._model(recipe)
         architecture = architecture_of(recipe.model)
@@ -256,7 +256,7 @@ def _numbers(module: nn.Module) -> int:
 def _steps(
     model: Forecaster, settings: StageSettings, group: int, batch_size: int, validation_batch: int, precision: Precision
 ) -> Sequence[Callable[[], object]]:
-    """The optimizer's first step, an update from a group of windows and a validation batch, as the trainer computes them."""
+    """Return the optimizer's first step, an update and a validation batch, as the trainer computes them."""
     optimizer = build_optimizer(model, settings.optimizer, range_lr=settings.range_lr)
     if settings.optimizer.in_backward:
         AppliedInBackward(optimizer)
