@@ -12,8 +12,11 @@ from onnx.reference import ReferenceEvaluator
 from torch import Tensor, nn
 
 from tests.export.made import nodes_of
-from tftq.export.graph import trace
+from tftq.export.graph import build_graph
 from tftq.export.rewrite.scan import each_window, write_scans
+from tftq.spec.metadata import Metadata
+
+METADATA = Metadata(model="scan", format="fp32", oldest_runtime="1.18", lookback=5, inputs={}, versions={})
 
 
 class Network(nn.Module):
@@ -37,7 +40,7 @@ def plain(compute: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("batch", [1, 2, 7])
 def test_a_scan_computes_what_its_part_computes_of_each_window(batch: int) -> None:
-    graph = trace(Network(each_window), {"x": (2, 5, 3), "y": (2, 6)}, ("result",), {})
+    graph = build_graph(Network(each_window), {"x": (2, 5, 3), "y": (2, 6)}, ("result",), METADATA)
     x, y = torch.rand(batch, 5, 3), torch.rand(batch, 6)
     expected = Network(plain)(x, y).numpy()
     inputs = {"x": x.numpy(), "y": y.numpy()}
@@ -47,7 +50,7 @@ def test_a_scan_computes_what_its_part_computes_of_each_window(batch: int) -> No
 
 
 def test_no_marker_is_left_and_every_node_is_there_once() -> None:
-    model = onnx.load_from_string(trace(Network(each_window), {"x": (2, 5, 3), "y": (2, 6)}, ("result",), {}))
+    model = onnx.load_from_string(build_graph(Network(each_window), {"x": (2, 5, 3), "y": (2, 6)}, ("result",), METADATA))
     assert {entry.domain for entry in model.opset_import} == {""}
     nodes = nodes_of(model.graph)
     assert {node.domain for node in nodes} == {""} and [node.op_type for node in nodes].count("Scan") == 1
