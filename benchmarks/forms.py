@@ -22,7 +22,7 @@ from tftq.data.load import load_datasets
 from tftq.data.windows import Datasets, Windows
 from tftq.evaluate.precision import Name, Precision
 from tftq.evaluate.windows import naive_q_risk, validate
-from tftq.memory.watch import MemoryWatch
+from tftq.memory.timeline import MemoryRecorder
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import Architecture, Form, TemporalFusionTransformer
 from tftq.recipe.schema import BarsRecipe, OptimizerRecipe, ScheduleRecipe, TableRecipe, TrainRecipe, ValidateRecipe
@@ -113,8 +113,8 @@ def train_form(case: dict[str, Any], data: Datasets, name: str, seed: int, lr: f
     )
     held_out = data.test or data.validation
     with tempfile.TemporaryDirectory() as folder:
-        watch = MemoryWatch(Path(folder) / "memory.jsonl", device)
-        with watch.watching():
+        watch = MemoryRecorder(Path(folder) / "memory.jsonl", device)
+        with watch.recording():
             model = TemporalFusionTransformer(data.train.inputs, data.scaling, data.target_scaling, architecture)
             part = Part(data.train, case["updates"] * case["batch"])
             trainer = Trainer(

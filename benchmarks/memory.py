@@ -30,7 +30,7 @@ from torch import Tensor
 from tftq.data.scaling import ColumnScaling, Scaling, TargetScaling
 from tftq.evaluate.loss import quantile_loss
 from tftq.memory.counter import ByteCounter
-from tftq.memory.watch import MemoryWatch
+from tftq.memory.timeline import MemoryRecorder
 from tftq.model.batch import Batch
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
@@ -115,8 +115,8 @@ def measure_recipe(name: str) -> dict[str, Any]:
         calibrate(model, [windows.batch(range(32))])
         model.train()
     with tempfile.TemporaryDirectory() as folder:
-        watch = MemoryWatch(Path(folder) / "memory.jsonl", CPU)
-        with watch.watching(model):
+        watch = MemoryRecorder(Path(folder) / "memory.jsonl", CPU)
+        with watch.recording(model):
             trainer = Trainer(
                 model,
                 TrainingData(windows, RandomWindows(inputs, 32)),

@@ -19,7 +19,7 @@ from tests.model.recurrence import operands, recurrence
 from tests.model.small import example, small_mamba2, small_model
 from tftq.evaluate.loss import quantile_loss
 from tftq.export.graph import build_forecaster
-from tftq.memory.watch import MemoryWatch
+from tftq.memory.timeline import MemoryRecorder
 from tftq.model.batch import Batch
 from tftq.model.curves import FoldedCurves, KnotCurves
 from tftq.model.folding import fold
@@ -150,7 +150,7 @@ def offloaded_state_returns(device: torch.device) -> float:
 def validation_leaves_no_bytes(device: torch.device) -> float:
     """Bytes that are allocated after a validation more or less than before it, in the second epoch, when every cache is filled."""
     with tempfile.TemporaryDirectory() as folder:
-        watch = MemoryWatch(Path(folder) / "memory.jsonl", device)
+        watch = MemoryRecorder(Path(folder) / "memory.jsonl", device)
         allocated: dict[tuple[str, int], int] = {}
 
         class Reader:
@@ -159,7 +159,7 @@ def validation_leaves_no_bytes(device: torch.device) -> float:
                 assert found is not None
                 allocated[phase, epoch] = found
 
-        with watch.watching(), _trainer(device, timeline=Reader(), epochs=2) as trainer:
+        with watch.recording(), _trainer(device, timeline=Reader(), epochs=2) as trainer:
             trainer.fit()
     return float(abs(allocated["AFTER_VALIDATION", 2] - allocated["BEFORE_VALIDATION", 2]))
 

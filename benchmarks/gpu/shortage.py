@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.reference import RandomWindows, Size
-from tftq.memory.watch import MemoryWatch
+from tftq.memory.timeline import MemoryRecorder
 from tftq.train.context import TrainingData, Workplace
 from tftq.train.stages import stage_settings
 from tftq.train.trainer import Trainer
@@ -38,8 +38,8 @@ def shortage_row(size: Size, batch: int, device: torch.device, cap_bytes: int | 
     with tempfile.TemporaryDirectory() as name, _capped(device, cap_bytes), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         folder = Path(name)
-        watch = MemoryWatch(folder / "memory.jsonl", device)
-        with watch.watching(model):
+        watch = MemoryRecorder(folder / "memory.jsonl", device)
+        with watch.recording(model):
             trainer = Trainer(
                 model,
                 TrainingData(train, validation),

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.reference import RandomWindows, Size
-from tftq.memory.watch import MemoryWatch
+from tftq.memory.timeline import MemoryRecorder
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.plan.training import Planner
@@ -52,9 +52,9 @@ def training_row(size: Size, stage: str, precision: str, batch: int, device: tor
     train, validation = RandomWindows(size, UPDATES * batch), RandomWindows(size, VALIDATION_BATCHES * batch, seed=2)
 
     with tempfile.TemporaryDirectory() as folder:
-        watch = MemoryWatch(Path(folder) / "memory.jsonl", device)
+        watch = MemoryRecorder(Path(folder) / "memory.jsonl", device)
         clock = _Clock(device, _phases(recipe, model, len(train)) if stage == "qat" else lambda update: None)
-        with watch.watching(model):
+        with watch.recording(model):
             trainer = Trainer(
                 model,
                 TrainingData(train, validation),

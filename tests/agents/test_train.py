@@ -19,7 +19,7 @@ from tftq.agents.replay import TRANSITION, WindowReplayBuffer
 from tftq.agents.rewards import POSITIONS, Rewards, cross_positions
 from tftq.agents.train import Evaluation, build_learner, policy_of, train_agent
 from tftq.errors import NonFiniteError
-from tftq.memory.watch import MemoryWatch
+from tftq.memory.timeline import MemoryRecorder
 from tftq.train.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.slow
@@ -32,9 +32,11 @@ PPO = PpoRecipe(kind="ppo", layers=(16,), steps=900, evaluations=3, batch_size=2
 BOTH = pytest.mark.parametrize("agent", [DQN, PPO], ids=["dqn", "ppo"])
 
 
-def trained(agent: DqnRecipe | PpoRecipe, folder: Path, *, seed: int = 7) -> tuple[Policy, list[Evaluation], MemoryWatch, list[Evaluation]]:
+def trained(
+    agent: DqnRecipe | PpoRecipe, folder: Path, *, seed: int = 7
+) -> tuple[Policy, list[Evaluation], MemoryRecorder, list[Evaluation]]:
     folder.mkdir()
-    watch = MemoryWatch(folder / "memory.jsonl", CPU)
+    watch = MemoryRecorder(folder / "memory.jsonl", CPU)
     told: list[Evaluation] = []
     policy, evaluations = train_agent(agent, DATA, folder, watch, seed=seed, device=CPU, report=told.append)
     return policy, evaluations, watch, told

@@ -1,5 +1,7 @@
 """What a probe can tell on each device, and what it says when it cannot."""
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pynvml
@@ -138,3 +140,10 @@ def test_a_peak_that_cannot_be_reset_is_not_taken_for_the_next(monkeypatch: pyte
         probe.reset_peak()
         reading = probe.read()
         assert reading.peak is not None and reading.error is None
+
+
+def test_a_probe_of_the_cpu_needs_no_nvml() -> None:
+    code = (
+        "import sys; sys.modules['pynvml'] = None; import torch, tftq.memory.probe as p; print(p.MemoryProbe(torch.device('cpu')).source)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "rss\n"

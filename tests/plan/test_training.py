@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.gpu.reference import ROOT, SMALL, RandomWindows, Size
 from tftq.memory.ledger import read_records
-from tftq.memory.watch import MemoryWatch
+from tftq.memory.timeline import MemoryRecorder
 from tftq.model.size import parameter_count
 from tftq.plan.peaks import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, CUDA_CONTEXT
 from tftq.plan.training import Planner, StagePlan
@@ -34,8 +34,8 @@ def measured(size: Size, recipe: Recipe) -> tuple[int, int]:
     """The peaks of an epoch of two updates and of its validation, by the real loop under the byte counter."""
     batch = recipe.train.batch_size
     with tempfile.TemporaryDirectory() as folder:
-        watch = MemoryWatch(Path(folder) / "memory.jsonl", CPU)
-        with watch.watching():
+        watch = MemoryRecorder(Path(folder) / "memory.jsonl", CPU)
+        with watch.recording():
             trainer = Trainer(
                 size.model(recipe),
                 TrainingData(RandomWindows(size, 2 * batch * recipe.train.accumulate), RandomWindows(size, batch, seed=2)),

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tftq.quant.histogram import BINS, Histogram, least_error_range, percentile_range, squared_errors
+from tftq.quant.histogram import BINS, Histogram, mse_range, percentile_range, squared_errors
 
 CPU = torch.device("cpu")
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**100), max_value=2.0**100)
@@ -49,7 +49,7 @@ def test_counts_are_those_of_numpy(values: list[float]) -> None:
 def test_zeros_alone_are_counted() -> None:
     histogram = histogram_of(torch.zeros(5))
     assert (histogram.low, histogram.high, int(histogram.counts.sum())) == (0.0, 0.0, 5)
-    assert percentile_range(histogram, 99.0) == least_error_range(histogram) == (0.0, 0.0)
+    assert percentile_range(histogram, 99.0) == mse_range(histogram) == (0.0, 0.0)
 
 
 def test_pairs_about_zero_are_merged_by_hand() -> None:
@@ -84,7 +84,7 @@ def test_a_percentile_of_many_values() -> None:
 @given(VALUES)
 def test_least_error_is_never_worse_than_the_extremes(values: list[float]) -> None:
     histogram = histogram_of(torch.tensor(values))
-    ends = torch.tensor([least_error_range(histogram), (min(histogram.low, 0.0), max(histogram.high, 0.0))])
+    ends = torch.tensor([mse_range(histogram), (min(histogram.low, 0.0), max(histogram.high, 0.0))])
     chosen, extremes = squared_errors(histogram, ends[:, 0], ends[:, 1]).tolist()
     assert chosen <= extremes
 
@@ -92,9 +92,9 @@ def test_least_error_is_never_worse_than_the_extremes(values: list[float]) -> No
 def test_least_error_cuts_an_outlier_off_and_keeps_what_is_even() -> None:
     """Two million values up to 1 and one of 3: (3 - h)² + 2·10⁶ h² / 255² / 12 falls with h down to 0.84, where h would cut values."""
     even = torch.rand(20_000, generator=torch.Generator().manual_seed(1))
-    low, high = least_error_range(histogram_of(*[even] * 100, torch.tensor([3.0])))
+    low, high = mse_range(histogram_of(*[even] * 100, torch.tensor([3.0])))
     assert low == 0 and high == pytest.approx(1, abs=0.05)
-    low, high = least_error_range(histogram_of(even * 3 - 1))
+    low, high = mse_range(histogram_of(even * 3 - 1))
     assert (low, high) == pytest.approx((-1, 2), rel=0.02)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tftq.errors import QuantizationError
-from tftq.quant.histogram import Histogram, least_error_range
+from tftq.quant.histogram import Histogram, mse_range
 from tftq.quant.observers import GROUP, GROUP_WEIGHT, Method, observer_of
 
 
@@ -52,7 +52,7 @@ def test_mse_is_the_least_error_over_all_windows() -> None:
     values = torch.randn(1_000, generator=torch.Generator().manual_seed(1))
     histogram = Histogram(torch.device("cpu"))
     histogram.add(values)
-    assert seen("mse", values[:300].tolist(), values[300:].tolist()) == least_error_range(histogram)
+    assert seen("mse", values[:300].tolist(), values[300:].tolist()) == mse_range(histogram)
 
 
 @pytest.mark.parametrize("percentile", [50.0, 100.1, float("nan")])

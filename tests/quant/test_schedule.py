@@ -8,17 +8,17 @@ import pytest
 from tests.quant.small import calibrated, small_table
 from tftq.errors import QuantizationError
 from tftq.quant.fake_quantize import quantizers
-from tftq.quant.schedule import Phase, QatSchedule
+from tftq.quant.schedule import QatSchedule, Switches
 from tftq.recipe.schema import BarsRecipe, QatRecipe, QuantRecipe, Recipe, TrainRecipe
 from tftq.train.sampler import Sampler
 from tftq.train.stages import qat_schedule, stage_settings
 
-FLOAT, LEARNING, BOTH, FROZEN = Phase(False, False), Phase(True, False), Phase(True, True), Phase(False, True)
+FLOAT, LEARNING, BOTH, FROZEN = Switches(False, False), Switches(True, False), Switches(True, True), Switches(False, True)
 
 
 def test_every_phase_by_hand() -> None:
     schedule = QatSchedule(observe=2, fake_quant=4, freeze=7, total=9)
-    phases = [schedule.phase(update) for update in range(9)]
+    phases = [schedule.switches(update) for update in range(9)]
     assert phases == [FLOAT, FLOAT, LEARNING, LEARNING, BOTH, BOTH, BOTH, FROZEN, FROZEN]
 
 
@@ -31,8 +31,8 @@ def test_every_phase_by_hand() -> None:
         (QatSchedule(2, 2, 2, 3), FLOAT, FROZEN),
     ],
 )
-def test_phases_may_be_empty(schedule: QatSchedule, first: Phase, last: Phase) -> None:
-    assert (schedule.phase(0), schedule.phase(schedule.total - 1)) == (first, last)
+def test_phases_may_be_empty(schedule: QatSchedule, first: Switches, last: Switches) -> None:
+    assert (schedule.switches(0), schedule.switches(schedule.total - 1)) == (first, last)
 
 
 @pytest.mark.parametrize("order", [(-1, 0, 0, 5), (2, 1, 3, 5), (0, 3, 2, 5), (0, 0, 5, 5), (0, 0, 0, 0)])
@@ -47,7 +47,7 @@ def test_a_phase_is_set_on_every_quantizer() -> None:
     schedule = QatSchedule(1, 2, 3, 4)
     for update, phase in enumerate([FLOAT, LEARNING, BOTH, FROZEN]):
         schedule.apply(model, update)
-        found = {Phase(quantizer.observing, quantizer.enabled) for _, quantizer in quantizers(model)}
+        found = {Switches(quantizer.observing, quantizer.enabled) for _, quantizer in quantizers(model)}
         assert found == {phase}
 
 

@@ -24,7 +24,7 @@ from tftq.agents.rewards import Earnings, Rewards, measure_earnings
 from tftq.data.scaling import ColumnScaling
 from tftq.data.windows import Datasets
 from tftq.errors import NonFiniteError
-from tftq.memory.watch import MemoryWatch
+from tftq.memory.timeline import MemoryRecorder
 from tftq.spec.inputs import Inputs
 from tftq.train.checkpoint import save_checkpoint
 from tftq.train.diagnose import not_finite_weights
@@ -146,7 +146,7 @@ def train_agent(
     agent: DqnRecipe | PpoRecipe,
     data: Datasets,
     folder: Path,
-    watch: MemoryWatch,
+    watch: MemoryRecorder,
     *,
     seed: int,
     device: torch.device,
@@ -172,7 +172,7 @@ def train_agent(
     learner = build_learner(agent, data, seed=seed, device=device)
     policy = policy_of(learner, data)
     (folder / "checkpoints").mkdir(exist_ok=True)
-    with watch.watching(learner.policy), TrainingBar(agent.kind, agent.evaluations, agent.steps // agent.evaluations, device) as bar:
+    with watch.recording(learner.policy), TrainingBar(agent.kind, agent.evaluations, agent.steps // agent.evaluations, device) as bar:
         watch.follow(learner.policy, learner.policy.optimizer)
         course = _Course(agent, policy, data, folder, watch, bar, report)
         learner.learn(agent.steps, callback=course, log_interval=None)  # nothing is logged by itself
@@ -188,7 +188,7 @@ class _Course(BaseCallback):
         policy: Policy,
         data: Datasets,
         folder: Path,
-        watch: MemoryWatch,
+        watch: MemoryRecorder,
         bar: TrainingBar,
         report: Callable[[Evaluation], None],
     ) -> None:

@@ -193,7 +193,7 @@ def _planned_peak(job: ForecasterJob, stage: str) -> int:
 
 def _train(job: ForecasterJob, model: Forecaster) -> Training:
     """Train in floating point, in place."""
-    with job.watch.watching(model):
+    with job.watch.recording(model):
         training = _trainer(job, model, "train", job.folder.path).fit(resume=_resumable(job, job.folder.path))
     job.console.print_line(validation_line("trained", training, naive_q_risk(job.data.validation)))
     return training
@@ -211,7 +211,7 @@ def _fine_tune(job: ForecasterJob, model: Forecaster, stage: str, words: str, ph
     folder = job.folder.path / STAGES[stage].folder
     job.watch.timeline.stage = stage
     seed_everything(job.recipe.seed)  # exports in between draw random numbers too: which of them there are must not change training
-    with job.watch.watching(model.train()):
+    with job.watch.recording(model.train()):
         training = _trainer(job, model, stage, folder, phases).fit(resume=_resumable(job, folder))
     job.console.print_line(validation_line(words, training, naive_q_risk(job.data.validation)))
     return training

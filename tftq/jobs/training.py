@@ -14,7 +14,7 @@ from tftq.jobs.environment import device_of_torch, environment
 from tftq.jobs.folder import RunFolder
 from tftq.jobs.job import Job
 from tftq.memory.ledger import ledgers, read_records, stack_at_peak
-from tftq.memory.watch import MemoryWatch
+from tftq.memory.timeline import MemoryRecorder
 from tftq.plan.phases import RunPlan
 from tftq.recipe.schema import RunRecipe
 from tftq.report.console import ledger_table, memory_line
@@ -39,7 +39,7 @@ class TrainingJob(Job[R]):
     device: torch.device
     data: Datasets
     plan: RunPlan
-    watch: MemoryWatch
+    watch: MemoryRecorder
 
     @classmethod
     def open(
@@ -62,7 +62,7 @@ class TrainingJob(Job[R]):
         """
         plan.require_fit()
         folder = RunFolder.open(recipe, environment(device_of_torch(device), recipe.seed), resume=resume)
-        watch = MemoryWatch(folder.path / "memory.jsonl", device)
+        watch = MemoryRecorder(folder.path / "memory.jsonl", device)
         if watch.probe.note is not None:
             data.notes.append(watch.probe.note)
         job = cls(recipe, folder, console or Console(), device, data, plan, watch, **more)

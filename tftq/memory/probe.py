@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 import psutil
-import pynvml
 import torch
 
 from tftq.memory.components import Components
 from tftq.memory.labels import LabellingCounter
-from tftq.serve.nvml import free_bytes_reader
 
 Source = Literal["cuda", "counter", "rss"]
 Figure = TypeVar("Figure")
@@ -51,6 +49,10 @@ class MemoryProbe:
         self._reset_errors: list[str] = []
         self._device_free: Callable[[], int] | None = None
         if self.source == "cuda":
+            import pynvml  # on the CPU it is not needed
+
+            from tftq.serve.nvml import free_bytes_reader
+
             try:
                 self._device_free = free_bytes_reader(str(torch.cuda.get_device_properties(device).uuid))
             except pynvml.NVMLError as error:

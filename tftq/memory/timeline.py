@@ -1,12 +1,21 @@
 """One record of memory for every phase of every epoch, and the tally that shows when one is missing."""
 
+import gc
 import json
 import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from tftq.memory.probe import Reading, Source
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from tftq.memory.components import component_bytes
+from tftq.memory.labels import LabellingCounter
+from tftq.memory.probe import MemoryProbe, Reading, Source
 
 _VALIDATION = ("BEFORE_VALIDATION", "VALIDATION_START", "VALIDATION_END", "AFTER_VALIDATION")
 PHASES = ("EPOCH_START", "TRAIN_BATCH", "AFTER_TRAINING", *_VALIDATION, "AFTER_CHECKPOINT", "EPOCH_END")
@@ -124,3 +133,43 @@ class Timeline:
                 file.truncate(len(whole))
         for line in whole.splitlines():
             self._count(json.loads(line))
+
+
+class MemoryRecorder:
+    """Records the memory of a run on a device: a timeline, its probe, and the counter where the device does not count itself.
+
+    Args:
+        path: of memory.jsonl.
+        device: where the tensors are that matter; on the CPU every operator is watched to count their bytes.
+
+    Attributes:
+        timeline: writes the records.
+    """
+
+    def __init__(self, path: Path, device: torch.device) -> None:
+        self._device = device
+        self._counter = LabellingCounter("cpu") if device.type == "cpu" else None
+        self.probe = MemoryProbe(device, self._counter)
+        self.timeline = Timeline(path, self.probe)
+
+    @contextmanager
+    def recording(self, model: nn.Module | None = None) -> Iterator[None]:
+        """Count what is allocated within, and a model that exists already; forget its owner at the end."""
+        try:
+            with ExitStack() as counting:
+                if self._counter is not None:
+                    counting.enter_context(self._counter)
+                    counting.enter_context(self._counter.labelling(model))
+                    if model is not None:
+                        self._counter.track([*model.parameters(), *model.buffers()], "parameters")
+                self.probe.reset_peak()
+                yield
+        finally:
+            self.probe.held = None  # or the model and its optimizer would live on until the next ones are followed
+            gc.collect()  # a trainer and its validator refer to each other, and hold them too
+
+    def follow(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Let records from now on split the memory into parameters, gradients and optimizer state."""
+        self.probe.held = lambda: component_bytes(model, optimizer, device=self._device.type)
+        if self._counter is not None:  # what a checkpoint brings was made by no step
+            optimizer.register_load_state_dict_post_hook(self._counter.label_state)

@@ -72,7 +72,7 @@ def percentile_range(histogram: Histogram, percentile: float) -> tuple[float, fl
     return max(low, histogram.low), min(high, histogram.high)
 
 
-def least_error_range(histogram: Histogram) -> tuple[float, float]:
+def mse_range(histogram: Histogram) -> tuple[float, float]:
     """The range under which UINT8 stands for the values with the least mean square error; never worse than the extremes.
 
     Both ends are drawn in together first, and then each of them alone.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tftq.errors import QuantizationError
-from tftq.quant.histogram import Histogram, least_error_range, percentile_range
+from tftq.quant.histogram import Histogram, mse_range, percentile_range
 
 Method = Literal["minmax", "moving_average", "percentile", "mse"]
 
@@ -113,5 +113,5 @@ def observer_of(method: Method, percentile: float) -> Callable[[], Observer]:
         case "percentile":
             return partial(FromHistogram, partial(percentile_range, percentile=percentile))
         case "mse":
-            return partial(FromHistogram, least_error_range)
+            return partial(FromHistogram, mse_range)
     raise QuantizationError(f"calibration: found method {method!r}; allowed: {', '.join(get_args(Method))}")

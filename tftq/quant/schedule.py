@@ -9,7 +9,7 @@ from tftq.errors import QuantizationError
 from tftq.quant.fake_quantize import quantizers
 
 
-class Phase(NamedTuple):
+class Switches(NamedTuple):
     """What is switched on during one update."""
 
     observing: bool
@@ -42,13 +42,13 @@ class QatSchedule:
                 "allowed is 0 <= observe <= fake_quant <= freeze < total: lower them or raise quant.qat.epochs"
             )
 
-    def phase(self, update: int) -> Phase:
+    def switches(self, update: int) -> Switches:
         """What is on during an update, counted from 0."""
-        return Phase(observing=self.observe <= update < self.freeze, enabled=update >= self.fake_quant)
+        return Switches(observing=self.observe <= update < self.freeze, enabled=update >= self.fake_quant)
 
     def apply(self, model: nn.Module, update: int) -> None:
-        """Set every quantizer of the model to the update's phase, after what the update before it was to leave."""
-        phase = self.phase(update)
+        """Settle every quantizer of the model after the update before, and set its switches for this one."""
+        switches = self.switches(update)
         for _, quantizer in quantizers(model):
             quantizer.settle()
-            quantizer.observing, quantizer.enabled = phase
+            quantizer.observing, quantizer.enabled = switches

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tftq.memory.ledger import read_records
-from tftq.memory.watch import MemoryWatch
+from tftq.memory.timeline import MemoryRecorder
 
 
 def test_state_that_a_checkpoint_brought_is_the_optimizers(tmp_path: Path) -> None:
@@ -20,9 +20,9 @@ def test_state_that_a_checkpoint_brought_is_the_optimizers(tmp_path: Path) -> No
     optimizer.step()
     saved = optimizer.state_dict()
 
-    watch = MemoryWatch(tmp_path / "memory.jsonl", torch.device("cpu"))
+    watch = MemoryRecorder(tmp_path / "memory.jsonl", torch.device("cpu"))
     model, resumed = stepped()
-    with watch.watching(model):
+    with watch.recording(model):
         watch.follow(model, resumed)
         resumed.load_state_dict({**saved, "state": {0: {"momentum_buffer": torch.ones(100, 100)}}})
         watch.timeline.record("EPOCH_START", 1)
@@ -33,16 +33,16 @@ def test_state_that_a_checkpoint_brought_is_the_optimizers(tmp_path: Path) -> No
 
 
 def test_nothing_of_a_stage_lives_on_when_it_is_over(tmp_path: Path) -> None:
-    watch = MemoryWatch(tmp_path / "memory.jsonl", torch.device("cpu"))
+    watch = MemoryRecorder(tmp_path / "memory.jsonl", torch.device("cpu"))
     model = nn.Linear(100, 100, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     gone = weakref.ref(model.weight)
-    with watch.watching(model):
+    with watch.recording(model):
         watch.follow(model, optimizer)
     del model, optimizer
     assert gone() is None
     following = nn.Linear(10, 10, bias=False)
-    with watch.watching(following):
+    with watch.recording(following):
         watch.follow(following, torch.optim.SGD(following.parameters(), lr=0.1))
         watch.timeline.record("EPOCH_START", 1)
     (record,) = read_records(tmp_path / "memory.jsonl")
