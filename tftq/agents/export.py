@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tftq.agents.equalize import equalize
 from tftq.agents.policy import Observations, Policy, scores_of
 from tftq.agents.recipe import AgentFormat, AgentQuantRecipe
 from tftq.agents.rewards import POSITIONS, Earnings, Rewards, Scores, best_actions, cross_positions, follow_actions, score_windows
@@ -18,9 +19,8 @@ from tftq.export.gate import EXACT, Check, at_least, finiteness
 from tftq.export.graph import EXAMPLE_BATCH, build_graph, columns_of, oldest_runtime, tool_versions
 from tftq.export.prove import Proof, Subject, prove, run_in_batches
 from tftq.export.publish import Proven, to_be_proven
-from tftq.plan.export import WINDOWS
+from tftq.plan.export import EXPORT_WINDOWS
 from tftq.quant.calibration import calibrate
-from tftq.quant.equalize import equalize
 from tftq.quant.layers import FakeQuantizedLinear
 from tftq.quant.prepare import swap_modules
 from tftq.serve.session import feeds, open_session
@@ -133,7 +133,7 @@ def build_policy(policy: Policy, algorithm: str, format: AgentFormat, origin: Or
 def _observations(windows: Windows, count: int) -> Iterator[Observations]:
     """Yield windows spread over a part's whole time, each with every position held, some at a time."""
     chosen = torch.linspace(0, len(windows) - 1, min(count, len(windows))).round().long()
-    for indices in chosen.split(WINDOWS):
+    for indices in chosen.split(EXPORT_WINDOWS):
         yield Observations(*cross_positions(windows, indices))
 
 
@@ -159,7 +159,7 @@ def near_best(chosen: Tensor, scores: Tensor) -> float:
 
 def _prove(path: Path, policy: Policy, validation: Windows, format: AgentFormat, agreement: float) -> Proof:
     """Prove an exported policy, see `prove`: its scores, and the positions that it chooses."""
-    (seen,) = _observations(validation, WINDOWS)
+    (seen,) = _observations(validation, EXPORT_WINDOWS)
 
     def run(indices: Tensor | None = None, *, optimise: bool = True) -> np.ndarray:
         return _scores_of_file(path, optimise=optimise)(*(seen if indices is None else seen.some(indices))).numpy()

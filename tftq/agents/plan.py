@@ -15,7 +15,7 @@ from tftq.data.load import load_datasets
 from tftq.data.scaling import ColumnScaling
 from tftq.data.windows import Datasets
 from tftq.jobs.plan import print_step
-from tftq.plan.export import WINDOWS
+from tftq.plan.export import EXPORT_WINDOWS
 from tftq.plan.peaks import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, PlannedPeak, plan_peaks
 from tftq.plan.phases import Phase, RunPlan, allowance_bytes, requested_device
 from tftq.spec.inputs import Inputs
@@ -163,7 +163,9 @@ def plan_phases(recipe: AgentRecipe, data: Datasets, device: torch.device) -> li
         Phase("validate", "validate", EVALUATED, validation, budget),
     ]
     for kind in recipe.quant.formats:
-        phases.append(Phase("export", f"export {kind}", WINDOWS, plan_policy_export(agent, inputs, kind), budget if on_cpu else None))
+        phases.append(
+            Phase("export", f"export {kind}", EXPORT_WINDOWS, plan_policy_export(agent, inputs, kind), budget if on_cpu else None)
+        )
     return phases
 
 

@@ -18,7 +18,7 @@ from tftq.export.prove import Proof, Subject, prove, run_in_batches
 from tftq.export.publish import Proven, to_be_proven
 from tftq.model.batch import Batch, gather
 from tftq.model.forecaster import Forecaster
-from tftq.plan.export import WINDOWS
+from tftq.plan.export import EXPORT_WINDOWS
 from tftq.quant.weights import with_rounded_weights
 from tftq.recipe.schema import Format, is_half
 from tftq.serve.session import feeds, open_session
@@ -118,7 +118,7 @@ def prove_forecaster(
 def forecasts_of(model: nn.Module, batch: Batch) -> np.ndarray:
     """Compute a torch model's forecasts in eval mode and in parts that fit into memory [batch, horizon, quantiles], float32."""
     with evaluating(model), torch.no_grad():
-        parts = [model(*_select(batch, indices).inputs) for indices in torch.arange(len(batch.history)).split(WINDOWS)]
+        parts = [model(*_select(batch, indices).inputs) for indices in torch.arange(len(batch.history)).split(EXPORT_WINDOWS)]
     return torch.cat(parts).float().cpu().numpy()
 
 
@@ -133,6 +133,6 @@ def _select(batch: Batch, indices: Tensor) -> Batch:
     return Batch(batch.history[indices], batch.future[indices], static, batch.target[indices])
 
 
-def _spread_out(windows: Windows, count: int = WINDOWS) -> Batch:
+def _spread_out(windows: Windows, count: int = EXPORT_WINDOWS) -> Batch:
     """Windows spread over a part's whole time."""
     return gather(windows, torch.linspace(0, len(windows) - 1, min(count, len(windows))).round().long())

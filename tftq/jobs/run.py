@@ -25,7 +25,7 @@ from tftq.model.pruning import prune
 from tftq.model.size import parameter_count
 from tftq.model.tabulate import TOLERANCE, TabulatedVariable, tabulate
 from tftq.model.tft import TemporalFusionTransformer
-from tftq.plan.export import WINDOWS
+from tftq.plan.export import EXPORT_WINDOWS
 from tftq.plan.phases import RunPlan, plan_phases
 from tftq.plan.training import Planner, StagePlan
 from tftq.quant.fake_quantize import learn_ranges
@@ -258,7 +258,7 @@ def _export(job: ForecasterJob, model: Forecaster, kind: Format) -> Exported:
         job.folder.path / "exports",
         job.data.validation,
         job.data.test,
-        batch_size=min(recipe.train.batch_size, WINDOWS),
+        batch_size=min(recipe.train.batch_size, EXPORT_WINDOWS),
         origin=origin(recipe.name, recipe_hash(recipe), recipe.data, job.data.train),
         gpu=gpu_uuid(job.device),
     )
@@ -274,7 +274,7 @@ def _export_stream(job: ForecasterJob, model: TemporalFusionTransformer, one_pie
         one_piece.path,
         job.data.validation,
         job.data.test,
-        batch_size=min(recipe.train.batch_size, WINDOWS),
+        batch_size=min(recipe.train.batch_size, EXPORT_WINDOWS),
         origin=origin(recipe.name, recipe_hash(recipe), recipe.data, job.data.train),
     )
     job.console.print_line(f"stream, of {recipe.result}: passed the gate, {exported.file_bytes / 1e6:.2f} MB")

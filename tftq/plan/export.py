@@ -7,7 +7,7 @@ from tftq.recipe.model import Mamba2Recipe
 from tftq.recipe.schema import INTEGER_FORMATS, Format, Recipe, is_half
 from tftq.train.build import architecture_of
 
-WINDOWS = 32  # that a session runs at once, at the gate and to be measured: more would only take more memory
+EXPORT_WINDOWS = 32  # that a session runs at once, at the gate and to be measured: more would only take more memory
 _BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "fp16_int8": 1, **dict.fromkeys(chain(*INTEGER_FORMATS.values()), 1)}  # of a weight
 FLOAT = 4
 PROJECTIONS, DECAYS = 8, 4  # of a Mamba-2's block, that are held at once
@@ -53,6 +53,6 @@ def plan_export(recipe: Recipe, kind: Format, *, weights: int, knots: int, kept:
     unpacked = UNPACKING * hidden * knots if form in INTEGER_FORMATS["int4"] else 0
     copies, sessions = (2, 2) if kind == "stream" else (1, 1)  # its halves; the one-piece model, and both halves together
     building = {"parameters": (1 + copies) * model, "workspace": 2 * file, "activations": 0}
-    running = {"parameters": model, "workspace": sessions * (file + packed + unpacked), "activations": WINDOWS * of_rows}
+    running = {"parameters": model, "workspace": sessions * (file + packed + unpacked), "activations": EXPORT_WINDOWS * of_rows}
     components = max(building, running, key=lambda parts: sum(parts.values()))
     return PlannedPeak(sum(components.values()), {**components, "gradients": 0, "optimizer": 0, "left_over": 0})

@@ -13,7 +13,7 @@ from rich.table import Table
 from tftq.console import Console
 from tftq.errors import PlanError
 from tftq.memory.ledger import COMPONENTS
-from tftq.plan.export import WINDOWS, plan_export
+from tftq.plan.export import EXPORT_WINDOWS, plan_export
 from tftq.plan.peaks import CUDA_CONTEXT, PlannedPeak
 from tftq.plan.training import Planner, StagePlan
 from tftq.recipe.schema import MemoryRecipe, Recipe, RunRecipe
@@ -139,7 +139,7 @@ def plan_phases(recipe: Recipe, planner: Planner, plans: Mapping[str, StagePlan]
     on_device = budget if planner.device.type == "cpu" and exact else None
     for kind in recipe.formats:
         peak = plan_export(recipe, kind, weights=size.weights, knots=size.knots, kept=size.kept)
-        phases.append(Phase("export", f"export {kind}", WINDOWS, peak, on_device))
+        phases.append(Phase("export", f"export {kind}", EXPORT_WINDOWS, peak, on_device))
     return phases
 
 

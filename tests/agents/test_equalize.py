@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tftq.quant.equalize import equalize
+from tftq.agents.equalize import equalize
 
 
 def network(seed: int = 0, *, bias: bool = True) -> nn.Sequential:
