@@ -19,11 +19,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from common import write_result
 from members import RECIPES, ROOT, write_members
 
 from tftq.io import sha256
+from tftq.recipe.yaml import write_document
 from tftq.serve.measure import measure, measure_pair
 
 BARS = ROOT / "test_data" / "ES_FUT_small.parquet"
@@ -80,7 +80,7 @@ def run_once(case: Case, folders: Mapping[str, Path], bars: int) -> dict[str, An
     }
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "recipe.yaml"
-        path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+        path.write_text(write_document(recipe), encoding="utf-8")
         command = [sys.executable, "-m", "tftq.cli", "ensemble", str(path), f"out={name}/run", "--json"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:

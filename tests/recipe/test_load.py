@@ -51,6 +51,17 @@ def test_numbers_with_exponents_and_underscores(load: Load, text: str, value: fl
     assert load(BARS, f"train.optimizer.lr={text}").train.optimizer.lr == value
 
 
+@pytest.mark.parametrize(("text", "value"), [("010", 10), ("0x1F", 31), ("0o17", 15), ("+7", 7)])
+def test_whole_numbers_are_those_of_yaml_1_2(load: Load, text: str, value: int) -> None:
+    assert load(f"{BARS}seed: {text}").seed == value
+    assert load(BARS, f"seed={text}").seed == value
+
+
+def test_a_time_of_day_is_text(load: Load) -> None:
+    with pytest.raises(RecipeError, match=r"seed \(line 3\): found '1:30'; allowed: a whole number"):
+        load(f"{BARS}seed: 1:30")
+
+
 def test_a_whole_number_may_have_an_exponent(load: Load) -> None:
     assert load(BARS, "memory.budget_mb=1e4").memory.budget_mb == 10_000
     with pytest.raises(RecipeError, match=r"train\.epochs \(command line\): found 1\.5; allowed: a whole number, at least 1"):

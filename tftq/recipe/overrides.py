@@ -3,11 +3,9 @@
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-import yaml
-
 from tftq.errors import RecipeError
 from tftq.recipe.explain import allowed, below, choices, fields, is_section, members, nearest, nullable, type_at
-from tftq.recipe.yaml import KeyPath, Problem, parse_texts, parse_value
+from tftq.recipe.yaml import InvalidYamlError, KeyPath, Problem, parse_texts, parse_value
 
 
 class OverrideError(RecipeError):
@@ -96,7 +94,7 @@ def _typed(text: str, key: KeyPath, kind: Any) -> Any:
     parse = parse_texts if get_origin(member) is tuple and str in _elements(member) else parse_value
     try:
         return parse(text)
-    except (yaml.YAMLError, ValueError, LookupError) as error:
+    except InvalidYamlError as error:
         raise OverrideError(key, f"found {text!r}; allowed: {allowed(kind)}") from error
 
 
