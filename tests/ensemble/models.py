@@ -18,7 +18,7 @@ from tftq.spec.metadata import METADATA_KEY, AgentMetadata, ForecasterMetadata, 
 
 LEVELS = (0.1, 0.5, 0.9)
 ALL = (*BAR_COLUMNS, *CLOCK_COLUMNS)
-MEGA = 1_000_000
+MIB = 2**20
 Fault = Literal["nan", "raise"]
 
 
@@ -30,7 +30,7 @@ def forecaster(
     horizon: int = 3,
     warmup: int = 5,
     fault: Fault | None = None,
-    planned: int = 2 * MEGA,
+    planned: int = 2 * MIB,
     seed: int = 0,
     **changes: Any,
 ) -> Path:
@@ -108,7 +108,7 @@ def forecaster(
     return write_model(path, nodes, constants, shapes, {"forecast": (horizon, 3)}, metadata, planned)
 
 
-def pair(folder: Path, *, lookback: int = 8, planned: int = 2 * MEGA, **options: Any) -> Path:
+def pair(folder: Path, *, lookback: int = 8, planned: int = 2 * MIB, **options: Any) -> Path:
     """Write a forecaster as a streaming pair, beside the one in one piece, fp32.onnx: a bar is selected as it is.
 
     Args:
@@ -132,7 +132,7 @@ def pair(folder: Path, *, lookback: int = 8, planned: int = 2 * MEGA, **options:
     return folder
 
 
-def agent(path: Path, *, lookback: int = 4, warmup: int = 5, planned: int = MEGA, seed: int = 1) -> Path:
+def agent(path: Path, *, lookback: int = 4, warmup: int = 5, planned: int = MIB, seed: int = 1) -> Path:
     """Write an agent whose scores depend on what it sees and on the position that it holds."""
     random = np.random.default_rng(seed)
     constants = {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.data.helpers import MINUTE, bar_columns
-from tests.ensemble.models import LEVELS, MEGA, agent, forecaster
+from tests.ensemble.models import LEVELS, MIB, agent, forecaster
 from tests.ensemble.test_residency import Counted
 from tftq.data.features.online import VALUES
 from tftq.ensemble.answer_log import as_document
@@ -36,7 +36,7 @@ def asked(tmp_path: Path) -> Asked:
 
     def ask(members: dict[str, Any], bars: list[Bar], **options: Any) -> tuple[list[BarAnswers], Ensemble, list[str]]:
         opened = [open_member(name, MemberRecipe(path=path), threads=1, shared=False) for name, path in members.items()]
-        residency = Residency(opened, dict.fromkeys(members, MEGA), len(members) * MEGA, lazy=False)
+        residency = Residency(opened, dict.fromkeys(members, MIB), len(members) * MIB, lazy=False)
         residency.load_all()
         told: list[str] = []
         given = {"weights": dict.fromkeys(members, 1.0), "rule": "median", "minimum": 1, "at_once": 1, **options}

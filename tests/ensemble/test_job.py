@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.data.helpers import BEGIN, MINUTE, bar_columns, take, write
-from tests.ensemble.models import ALL, MEGA, forecaster, trio, write_model, write_proof
+from tests.ensemble.models import ALL, MIB, forecaster, trio, write_model, write_proof
 from tests.ensemble.runs import answers_of, as_json, forecasts_of, quietly, recipe_of
 from tftq.cli import main
 from tftq.data.features.table import CLOCK_COLUMNS
@@ -47,7 +47,7 @@ def test_a_file_and_the_same_bars_as_lines_are_answered_alike(tmp_path: Path, me
     assert of_file["members"]["far"]["states"] == {"warming up": 32, "ok": 16}
     assert of_file["states"] == {"warming up": 16, "ok": 32}
     memory = of_file["memory"]
-    assert (memory["budget_bytes"], memory["planned_bytes"]) == (932 * MEGA, 5 * MEGA) and memory["loads"] == dict.fromkeys(members, 1)
+    assert (memory["budget_bytes"], memory["planned_bytes"]) == (932 * MIB, 5 * MIB) and memory["loads"] == dict.fromkeys(members, 1)
     assert {path.name for path in (tmp_path / "file").iterdir()} == {
         ".lock", "answers.parquet", "env.json", "recipe.yaml", "report.html", "state.npz", "summary.json",
     }  # fmt: skip
@@ -127,7 +127,7 @@ def test_a_member_of_another_tool(tmp_path: Path) -> None:
     table = answers_of(tmp_path / "out")
     found = table.filter(pc.equal(table["member"], "other"))["position"].to_pylist()
     assert found == [None, *np.sign(COLUMNS["open"] - COLUMNS["close"])[1:20].tolist()]
-    assert summary["memory"]["planned_bytes"] > MEGA / 2 and table.column_names[-1] == "state" and "P50" not in table.column_names
+    assert summary["memory"]["planned_bytes"] > MIB / 2 and table.column_names[-1] == "state" and "P50" not in table.column_names
     with pytest.raises(EnsembleError, match=r"no member says how far apart its bars are; say it with data\.step_s"):
         quietly(recipe_of(tmp_path / "x", "-", members), lines=[])
     narrow = {"other": {"path": tmp_path / "other.onnx", "foreign": {**foreign, "lookback": 3}}}
@@ -276,13 +276,13 @@ def test_what_was_measured_of_another_file_does_not_count(
 
     def measure(*paths: Path, **_: Any) -> Measurement:
         measured.extend(paths)
-        return Measurement({"rss_bytes": 7.0 * MEGA}, {})
+        return Measurement({"rss_bytes": 7.0 * MIB}, {})
 
     monkeypatch.setattr("tftq.ensemble.member.measure", measure)
-    write_proof(members["far"].with_suffix(".export.json"), MEGA, members["near"])
+    write_proof(members["far"].with_suffix(".export.json"), MIB, members["near"])
     summary, told, _ = quietly(recipe_of(tmp_path / "out", "-", members), lines=[])
     assert measured == [members["far"]] and f"far: measured anew what it takes, for {tmp_path / 'far.export.json'} does not" in told
-    assert [member["planned_bytes"] for member in summary["members"].values()] == [2 * MEGA, 7 * MEGA, MEGA]
+    assert [member["planned_bytes"] for member in summary["members"].values()] == [2 * MIB, 7 * MIB, MIB]
 
 
 def test_the_newest_bars_alone_are_answered_as_in_the_whole(tmp_path: Path, members: dict[str, Path]) -> None:

@@ -16,13 +16,13 @@ from tftq.ensemble.answers import Answer
 from tftq.ensemble.backtest import backtest
 from tftq.ensemble.report import POINTS, write_report
 
-MB = 1_000_000
+MIB = 2**20
 
 
 def member(kind: str, planned: int, **states: int) -> dict[str, Any]:
     """A member's entry in summary.json."""
     return {
-        **{"kind": kind, "path": f"exports/{kind}/int8_ptq.onnx", "weight": 1.0, "planned_bytes": planned, "measured_bytes": planned - MB},
+        **{"kind": kind, "path": f"exports/{kind}/int8_ptq.onnx", "weight": 1.0, "planned_bytes": planned, "measured_bytes": planned - MIB},
         **{"latency_ms": {"median": 1.25, "p99": 2.5}, "states": states},
     }
 
@@ -45,12 +45,12 @@ def write_run(folder: Path, bars: int = 60, *, since: int | None = None, **chang
             "notes": ["2 bars dropped: <no price>"],
         },
         "members": {
-            "dqn": member("dqn", 5 * MB, ok=bars),
-            "tft": member("tft", 40 * MB, **{"warming up": 5, "ok": bars - 6, "not finite": 1}),
-            "mamba2": member("mamba2", 20 * MB, ok=bars) | {"measured_bytes": None},
+            "dqn": member("dqn", 5 * MIB, ok=bars),
+            "tft": member("tft", 40 * MIB, **{"warming up": 5, "ok": bars - 6, "not finite": 1}),
+            "mamba2": member("mamba2", 20 * MIB, ok=bars) | {"measured_bytes": None},
         },
         "memory": {
-            **{"budget_bytes": 120 * MB, "planned_bytes": 65 * MB, "resident_bytes": 58 * MB},
+            **{"budget_bytes": 120 * MIB, "planned_bytes": 65 * MIB, "resident_bytes": 58 * MIB},
             **{
                 "residency": "all",
                 "shared_allocator": True,
@@ -89,12 +89,12 @@ def test_the_page_shows_every_figure(tmp_path: Path) -> None:
         "dqn, tft, mamba2, combined by risk_weighted, over 60 bars; begun 2024-01-08T07:10:00Z.",
         "A week of bars proves nothing.",
         "Members may have been trained on these very bars",
-        "58 MB",
-        "resident, budget 120 MB",
+        "58 MiB",
+        "resident, budget 120 MiB",
         "7.50 ms",
         "per bar, p99 12.25 ms",
         "A change of position by 1 costs 0.25 in the price's unit.",
-        "Planned 65.0 MB in all; the process grew by 58.0 MB; budget 120 MB, residency all, one allocator for all sessions. "
+        "Planned 65.0 MiB in all; the process grew by 58.0 MiB; budget 120 MiB, residency all, one allocator for all sessions. "
         "Bars of the ensemble: ok 60.",
         "2 bars dropped: <no price>",
         "commit abc, dirty yes",
@@ -111,10 +111,10 @@ def test_the_page_shows_every_figure(tmp_path: Path) -> None:
     assert cells["P90 q-risk"][-1] == "–" and cells["coverage"][2] == f"{order[2]['forecast']['coverage']:.1%}"
     assert cells["quantile loss, bp"][3] == f"{1e4 * order[3]['forecast']['loss']:.3f}" and cells["quantile loss, bp"][-1] == "–"
     assert cells["type"] == ["dqn", "tft", "mamba2"] and cells["file"] == 3 * ["int8_ptq.onnx"]
-    assert cells["memory, planned"] == ["5.0 MB", "40.0 MB", "20.0 MB"]
+    assert cells["memory, planned"] == ["5.0 MiB", "40.0 MiB", "20.0 MiB"]
     assert cells["memory, measured at loading"] == [
-        "4.0 MB",
-        "39.0 MB",
+        "4.0 MiB",
+        "39.0 MiB",
         "–",
     ]
     assert cells["bars: not finite"] == ["0", "1", "0"] and cells["bars: warming up"] == ["0", "5", "0"] and cells["bars: ok"][1] == "54"
@@ -143,10 +143,16 @@ def test_many_bars_are_drawn_as_some(tmp_path: Path) -> None:
 
 
 def test_a_budget_far_off_is_written_and_not_drawn(tmp_path: Path) -> None:
-    memory = {"budget_bytes": 932 * MB, "planned_bytes": 65 * MB, "resident_bytes": 58 * MB, "residency": "lazy", "shared_allocator": False}
+    memory = {
+        "budget_bytes": 932 * MIB,
+        "planned_bytes": 65 * MIB,
+        "resident_bytes": 58 * MIB,
+        "residency": "lazy",
+        "shared_allocator": False,
+    }
     memory |= {"loads": {"dqn": 7, "tft": 3}, "evictions": 8, "load_seconds": 1.25}
     text, _, page = read(write_run(tmp_path, memory=memory))
-    assert "budget 932<" not in page and "budget 932 MB, residency lazy, an allocator for each session." in text
+    assert "budget 932<" not in page and "budget 932 MiB, residency lazy, an allocator for each session." in text
     assert "Members were loaded 10 times in all, which took 1.2 s, and unloaded 8 times to make room. Bars of the ensemble: ok 60." in text
 
 

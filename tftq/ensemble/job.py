@@ -24,7 +24,7 @@ from tftq.ensemble.loop import Loop
 from tftq.ensemble.market import Market
 from tftq.ensemble.prepare import Prepared, prepare
 from tftq.ensemble.recipe import OWN, BarsToAnswer, EnsembleRecipe
-from tftq.ensemble.residency import MEGA, Residency
+from tftq.ensemble.residency import Residency
 from tftq.ensemble.tables import planned_lines, print_summary
 from tftq.errors import TooFewBarsError
 from tftq.jobs.environment import Device, environment
@@ -32,6 +32,7 @@ from tftq.jobs.folder import RunFolder
 from tftq.jobs.job import Job
 from tftq.serve.resident import resident_bytes
 from tftq.spec.summary import EnsembleSummary, MemberSummary
+from tftq.spec.units import MIB
 
 SAVE_EVERY_OF_FILE, SAVE_EVERY_OF_STREAM = 500, 1  # bars
 
@@ -79,7 +80,7 @@ def run(
     streamed = recipe.data.streamed
     messages = Messages(console or Console(sys.stderr if streamed else sys.stdout))
     prepared = prepare(recipe)
-    residency = Residency(prepared.members, prepared.planned, recipe.memory.budget_mb * MEGA, lazy=recipe.memory.residency == "lazy")
+    residency = Residency(prepared.members, prepared.planned, recipe.memory.budget_mb * MIB, lazy=recipe.memory.residency == "lazy")
     data: BarsToAnswer = recipe.data.model_copy(update={"time_zone": recipe.data.time_zone or prepared.time_zone})
     saved = read(recipe.out) if resume and recipe.out is not None else None
     if streamed:
@@ -93,7 +94,7 @@ def run(
     folder = RunFolder.open(recipe, environment(Device("cpu", recipe.threads), None), resume=resume)
     job = _EnsembleJob(recipe, folder, messages.console, prepared, residency, feed, messages)
     job.announce()
-    job.console.print_line(planned_lines(prepared, recipe.memory.budget_mb * MEGA))
+    job.console.print_line(planned_lines(prepared, recipe.memory.budget_mb * MIB))
     for note in (*prepared.notes, *feed.notes):
         messages(note)
 
@@ -178,7 +179,7 @@ def _summary(job: _EnsembleJob, loop: Loop, ensemble: Ensemble, judged: Backtest
         notes=job.messages.kept,
         members=members,
         memory={
-            "budget_bytes": recipe.memory.budget_mb * MEGA,
+            "budget_bytes": recipe.memory.budget_mb * MIB,
             "planned_bytes": sum(prepared.planned.values()),
             "residency": recipe.memory.residency,
             "shared_allocator": recipe.memory.shared,

@@ -13,7 +13,7 @@ from tftq.ensemble.backtest import Backtest, Score, backtest, drawdowns
 from tftq.ensemble.recipe import BUY_AND_HOLD, NO_CHANGE, OWN
 from tftq.report.chart import bar_chart, line_chart
 from tftq.report.page import write_page
-from tftq.spec.units import MB
+from tftq.spec.units import MIB
 
 POINTS = 300  # of the chart of equity: more are not visible
 BUDGET_IN_SIGHT = 3  # a budget more than this many times the highest bar is not drawn: the bars would be lost below it
@@ -91,12 +91,12 @@ def _courses(result: Backtest, names: Sequence[str]) -> list[Markup]:
 def _memory_chart(summary: Mapping[str, Any]) -> Markup:
     """Draw the members' planned memory, stacked, beside what the process grew by, below the budget."""
     memory = summary["memory"]
-    groups = {name: [member["planned_bytes"] / MB, None] for name, member in summary["members"].items()}
-    groups["all, measured"] = [None, memory["resident_bytes"] / MB]
-    budget = memory["budget_bytes"] / MB
-    highest = max(memory["planned_bytes"], memory["resident_bytes"]) / MB
+    groups = {name: [member["planned_bytes"] / MIB, None] for name, member in summary["members"].items()}
+    groups["all, measured"] = [None, memory["resident_bytes"] / MIB]
+    budget = memory["budget_bytes"] / MIB
+    highest = max(memory["planned_bytes"], memory["resident_bytes"]) / MIB
     marks = {f"budget {budget:,.0f}": budget} if budget <= BUDGET_IN_SIGHT * highest else {}
-    return bar_chart("Resident memory, MB", groups, {0: "planned", 1: "measured"}, axis="of all members", marks=marks)
+    return bar_chart("Resident memory, MiB", groups, {0: "planned", 1: "measured"}, axis="of all members", marks=marks)
 
 
 def _time_chart(summary: Mapping[str, Any]) -> Markup:

@@ -12,15 +12,14 @@ from typing import Any
 from tftq.ensemble.member import Member
 from tftq.errors import EnsembleError
 from tftq.serve.resident import resident_bytes, trim_heap
-
-MEGA = 1_000_000
+from tftq.spec.units import MIB
 
 
 def plan_table(planned: Mapping[str, int], budget_bytes: int) -> str:
     """Format the plan of every member, their sum and the budget, one line each."""
     rows = [*planned.items(), ("together", sum(planned.values())), ("budget", budget_bytes)]
     width = max(len(name) for name, _ in rows)
-    return "\n".join(f"  {name:{width}}  {size / MEGA:8.1f} MB" for name, size in rows)
+    return "\n".join(f"  {name:{width}}  {size / MIB:8.1f} MiB" for name, size in rows)
 
 
 @dataclass
