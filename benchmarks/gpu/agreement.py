@@ -29,8 +29,8 @@ from tftq.model.tabulate import tabulate
 from tftq.model.tft import Form, TemporalFusionTransformer
 from tftq.model.variable_selection import PaperVariableSelection
 from tftq.quant.calibration import calibrate
-from tftq.quant.fake_quantize import quantizers
 from tftq.quant.prepare import prepared_copy
+from tftq.quant.quantizers import quantizers
 from tftq.quant.schedule import QatSchedule
 from tftq.recipe.schema import OptimizerRecipe, TrainRecipe, ValidateRecipe
 from tftq.serve.session import feeds

@@ -19,7 +19,7 @@ from tftq.export.forecaster import Exported, export_model, prove_forecaster
 from tftq.export.prove import Proof
 from tftq.io import sha256
 from tftq.model.batch import Batch
-from tftq.quant.fake_quantize import quantizers
+from tftq.quant.quantizers import quantizers
 from tftq.recipe.schema import Format
 from tftq.serve.proof import proven_bytes
 from tftq.spec.metadata import read_metadata

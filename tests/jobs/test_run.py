@@ -21,7 +21,7 @@ from tftq.errors import PlanError, QuantizationError, RunFolderError
 from tftq.jobs.training import TrainingJob
 from tftq.model.batch import gather
 from tftq.model.size import parameter_count
-from tftq.quant.fake_quantize import quantizers
+from tftq.quant.quantizers import quantizers
 from tftq.quant.schedule import QatSchedule
 from tftq.recipe.load import load_recipe
 from tftq.serve.session import feeds, open_session

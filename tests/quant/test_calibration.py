@@ -13,10 +13,10 @@ from tftq.memory.counter import ByteCounter
 from tftq.model.batch import Batch
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.calibration import calibrate, calibrating
-from tftq.quant.fake_quantize import ActivationQuantizer, quantizers
 from tftq.quant.layers import FakeQuantizedLinear, check_ranges
 from tftq.quant.observers import Method
 from tftq.quant.prepare import prepared_copy
+from tftq.quant.quantizers import ActivationQuantizer, quantizers
 
 
 def ranges(model: nn.Module) -> dict[str, Tensor]:

@@ -8,10 +8,10 @@ from torch import nn
 from tests.quant.small import calibrated, small_batch, small_table
 from tftq.errors import QuantizationError, RecipeError
 from tftq.model.grid import KnotGrid
-from tftq.quant.fake_quantize import CurveQuantizer, WeightQuantizer, learn_ranges
 from tftq.quant.integers import INT4, INT8, curve_levels, least_error_range
 from tftq.quant.layers import FakeQuantizedLinear, FakeQuantizedTable
 from tftq.quant.prepare import prepared_copy
+from tftq.quant.quantizers import CurveQuantizer, WeightQuantizer, learn_ranges
 
 COUNTS = (32, 32, 5, 4)
 

@@ -15,9 +15,9 @@ from tftq.model.curves import TableCurves
 from tftq.model.grid import KnotGrid
 from tftq.model.tft import Form
 from tftq.quant.calibration import calibrating
-from tftq.quant.fake_quantize import quantizers
 from tftq.quant.layers import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable, check_ranges
 from tftq.quant.prepare import prepare, prepared_copy, swap_modules
+from tftq.quant.quantizers import quantizers
 
 Layer = TypeVar("Layer", bound=nn.Module)
 

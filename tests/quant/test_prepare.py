@@ -9,9 +9,9 @@ from tests.quant.small import calibrated, small_table
 from tftq.errors import QuantizationError
 from tftq.model.curves import TableCurves
 from tftq.model.tabulate import tabulate
-from tftq.quant.fake_quantize import learn_ranges
 from tftq.quant.layers import FakeQuantizedLinear
 from tftq.quant.prepare import kept_layers, prepare, prepared_copy
+from tftq.quant.quantizers import learn_ranges
 from tftq.quant.schedule import QatSchedule
 
 

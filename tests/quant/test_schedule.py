@@ -7,7 +7,7 @@ import pytest
 
 from tests.quant.small import calibrated, small_table
 from tftq.errors import QuantizationError
-from tftq.quant.fake_quantize import quantizers
+from tftq.quant.quantizers import quantizers
 from tftq.quant.schedule import QatSchedule, Switches
 from tftq.recipe.schema import BarsRecipe, QatRecipe, QuantRecipe, Recipe, TrainRecipe
 from tftq.train.sampler import Sampler

@@ -12,8 +12,8 @@ from tests.quant.small import calibrated, small_batch, small_table
 from tftq.errors import QuantizationError
 from tftq.evaluate.loss import quantile_loss
 from tftq.model.tft import TemporalFusionTransformer
-from tftq.quant.fake_quantize import quantizers
 from tftq.quant.layers import FakeQuantizedLinear, FakeQuantizedTable, quantized_layers
+from tftq.quant.quantizers import quantizers
 from tftq.quant.sensitivity import Sensitivity, in_floating_point, measure_sensitivity
 
 BATCH = small_batch(small_table().inputs, 24, seed=3)

@@ -14,8 +14,8 @@ from tftq.evaluate.loss import quantile_loss
 from tftq.evaluate.precision import Precision
 from tftq.evaluate.windows import validate
 from tftq.model.tft import TemporalFusionTransformer
-from tftq.quant.fake_quantize import quantizers
 from tftq.quant.prepare import prepare
+from tftq.quant.quantizers import quantizers
 from tftq.quant.schedule import QatSchedule
 from tftq.recipe.schema import OptimizerRecipe, TrainRecipe, ValidateRecipe
 from tftq.train.context import TrainingData, Workplace

@@ -6,8 +6,8 @@ from torch import nn
 
 from tests.quant.small import calibrated, small_batch, small_table
 from tftq.model.curves import TableCurves
-from tftq.quant.fake_quantize import quantizers
 from tftq.quant.prepare import LstmStorage, prepared_copy
+from tftq.quant.quantizers import quantizers
 from tftq.quant.weights import with_rounded_weights
 
 

@@ -22,8 +22,8 @@ from tftq.memory.counter import ByteCounter
 from tftq.model.recompute import recomputing
 from tftq.model.tabulate import tabulate
 from tftq.quant.calibration import calibrate
-from tftq.quant.fake_quantize import ActivationQuantizer, quantizers
 from tftq.quant.prepare import prepared_copy
+from tftq.quant.quantizers import ActivationQuantizer, quantizers
 from tftq.recipe.schema import OptimizerRecipe
 from tftq.train.oom import explain_out_of_memory, out_of_memory, until_it_fits
 from tftq.train.trainer import Trainer

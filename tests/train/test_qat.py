@@ -15,8 +15,8 @@ from tftq.errors import QuantizationError
 from tftq.export.graph import build_forecaster
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
-from tftq.quant.fake_quantize import ActivationQuantizer, learn_ranges, quantizers
 from tftq.quant.integers import quantization_parameters
+from tftq.quant.quantizers import ActivationQuantizer, learn_ranges, quantizers
 from tftq.quant.schedule import QatSchedule
 from tftq.recipe.schema import BarsRecipe, OptimizerRecipe, QatRecipe, QuantRecipe, Recipe, ScheduleRecipe, TrainRecipe
 from tftq.train.optimizer import build_optimizer

@@ -15,8 +15,8 @@ from tftq.model.curves import TableCurves
 from tftq.model.forecaster import Forecaster
 from tftq.model.scaling import InputScaling
 from tftq.quant.dynamic_lstm import DynamicLstm
-from tftq.quant.fake_quantize import WeightQuantizer
 from tftq.quant.layers import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable
+from tftq.quant.quantizers import WeightQuantizer
 
 HALF = torch.float16
 

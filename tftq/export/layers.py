@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from tftq.export.rewrite.four_bits import unpacked, unpacked_curves
 from tftq.export.rewrite.scan import each_window
 from tftq.model.curves import TableCurves
-from tftq.quant.fake_quantize import CurveQuantizer
 from tftq.quant.integers import INT4, INT32, quantize
 from tftq.quant.layers import FakeQuantizedLinear, FakeQuantizedTable
+from tftq.quant.quantizers import CurveQuantizer
 
 
 def onnx_operator(name: str, inputs: tuple[Tensor | None, ...], shape: tuple[int, ...], dtype: torch.dtype, **attributes: Any) -> Tensor:

@@ -28,7 +28,7 @@ from tftq.model.tft import TemporalFusionTransformer
 from tftq.plan.export import EXPORT_WINDOWS
 from tftq.plan.phases import RunPlan, plan_phases
 from tftq.plan.training import Planner, StagePlan
-from tftq.quant.fake_quantize import learn_ranges
+from tftq.quant.quantizers import learn_ranges
 from tftq.quant.schedule import QatSchedule
 from tftq.recipe.load import recipe_hash
 from tftq.recipe.schema import INTEGER_FORMATS, Format, Recipe

@@ -20,8 +20,8 @@ from tftq.model.forecaster import Forecaster
 from tftq.model.tabulate import KNOT_COUNTS, put_tables
 from tftq.model.tft import Form, TemporalFusionTransformer
 from tftq.plan.peaks import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, CUDA_CONTEXT, PlannedPeak, plan_peaks
-from tftq.quant.fake_quantize import learn_ranges, quantizers
 from tftq.quant.prepare import kept_layers, prepare
+from tftq.quant.quantizers import learn_ranges, quantizers
 from tftq.recipe.model import TftRecipe
 from tftq.recipe.schema import Recipe
 from tftq.spec.inputs import Inputs

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from tftq.errors import QuantizationError
 from tftq.model.batch import NamedInputs
-from tftq.quant.fake_quantize import ActivationQuantizer, WeightQuantizer, quantizers, unrounded
 from tftq.quant.layers import check_ranges
 from tftq.quant.observers import Method, Observer, observer_of
+from tftq.quant.quantizers import ActivationQuantizer, WeightQuantizer, quantizers, unrounded
 
 PERCENTILE = 99.99
 

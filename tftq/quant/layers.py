@@ -9,8 +9,9 @@ from torch.nn import functional as F
 from tftq.errors import QuantizationError
 from tftq.model.curves import TableCurves
 from tftq.model.grid import table_product
-from tftq.quant.fake_quantize import ActivationQuantizer, CurveQuantizer, WeightQuantizer, fake_quantize, quantizers
+from tftq.quant.fake_quantize import fake_quantize
 from tftq.quant.integers import INT8, INT32, UINT8, IntegerType
+from tftq.quant.quantizers import ActivationQuantizer, CurveQuantizer, WeightQuantizer, quantizers
 
 WeightStorage = Literal["int8", "int4"]
 

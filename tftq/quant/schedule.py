@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch import nn
 
 from tftq.errors import QuantizationError
-from tftq.quant.fake_quantize import quantizers
+from tftq.quant.quantizers import quantizers
 
 
 class Switches(NamedTuple):

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from tftq.errors import QuantizationError
 from tftq.model.batch import Batch
-from tftq.quant.fake_quantize import WeightQuantizer, quantizers, unrounded
 from tftq.quant.layers import FakeQuantizedTable, quantized_layers
+from tftq.quant.quantizers import WeightQuantizer, quantizers, unrounded
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""AdamW with moments in 8 bits: a quarter of their memory, and no temporary as large as a large parameter."""
+"""AdamW with moments in 8 bits; ours, since torchao's compiles at its first step (51 s on a CPU) and takes its rate as a tensor.
+
+The moments take a quarter of the memory, and no step makes a temporary as large as a large parameter.
+"""
 
 from collections.abc import Iterable
 from typing import Any

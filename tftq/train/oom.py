@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 
 from tftq.errors import OutOfMemoryError, TftqError
-from tftq.quant.fake_quantize import ActivationQuantizer
+from tftq.quant.quantizers import ActivationQuantizer
 from tftq.train.checkpoint import random_state, restore_random_state
 
 Result = TypeVar("Result")

@@ -9,7 +9,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import AdamW, Optimizer
 
 from tftq.errors import NonFiniteError, RecipeError
-from tftq.quant.fake_quantize import learned_ranges
+from tftq.quant.quantizers import learned_ranges
 from tftq.recipe.schema import OptimizerRecipe
 from tftq.train.adamw8bit import AdamW8bit
 from tftq.train.oom import explain_out_of_memory

@@ -12,7 +12,7 @@ from tftq.evaluate.metrics import Validation
 from tftq.evaluate.precision import Precision
 from tftq.model.batch import gather
 from tftq.model.forecaster import Forecaster
-from tftq.quant.fake_quantize import ActivationQuantizer, quantizers
+from tftq.quant.quantizers import ActivationQuantizer, quantizers
 from tftq.spec.stages import STAGES
 from tftq.train.checkpoint import restore_random_state
 from tftq.train.context import TrainingData, Workplace

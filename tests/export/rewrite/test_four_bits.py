@@ -18,8 +18,8 @@ from tftq.export.pair_graph import build_pair
 from tftq.export.rewrite.four_bits import MARKER, write_four_bits
 from tftq.export.rewrite.nodes import every_graph
 from tftq.export.rewrite.scan import DOMAIN
-from tftq.quant.fake_quantize import CurveQuantizer
 from tftq.quant.layers import FakeQuantizedTable
+from tftq.quant.quantizers import CurveQuantizer
 from tftq.serve.session import open_session
 from tftq.serve.stream import Stream
 

@@ -1,4 +1,4 @@
-"""What quantizers learn, when they round, and what they let the gradient know."""
+"""Quantizers: what moves a range, when values are rounded, and which gradients pass."""
 
 import itertools
 
@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from tftq.errors import QuantizationError
-from tftq.quant.fake_quantize import MOVING_AVERAGE, ActivationQuantizer, WeightQuantizer, fake_quantize, quantizers
+from tftq.quant.fake_quantize import fake_quantize
 from tftq.quant.integers import UINT8
+from tftq.quant.quantizers import MOVING_AVERAGE, ActivationQuantizer, WeightQuantizer, quantizers
 
 HUNDRED = torch.tensor(100, dtype=torch.int32)
 
