@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 WORKERS ?= logical
 
-.PHONY: setup run ensemble test check lint types tests docs gpu-check bench
+.PHONY: setup run ensemble test test-fast check lint types tests docs gpu-check bench
 
 setup: $(VENV)/.installed
 
@@ -47,18 +47,16 @@ types: $(VENV)/.installed-test
 tests: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
+# Leaves out whole runs, exports of models and other slow tests.
+test-fast: $(VENV)/.installed-test
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not slow" $(ARGS)
+
 test: lint types tests
 
-check: test docs
+check: test  # the tests hold the pages too: make docs runs those alone
 
-# A page of docs/ fits on one screen; every relative link of a page leads somewhere.
-docs:
-	@for page in README.md docs/*.md; do \
-	  case $$page in docs/*) [ $$(wc -l < $$page) -le 60 ] || { echo "$$page: more than 60 lines"; exit 1; };; esac; \
-	  for link in $$(grep -oE '\]\([^)#[:space:]]+' $$page | cut -c3- | grep -vE '^[a-z]+:'); do \
-	    [ -e "$$(dirname $$page)/$$link" ] || { echo "$$page: no such file: $$link"; exit 1; }; \
-	  done; \
-	done
+docs: $(VENV)/.installed-test
+	$(BIN)/pytest -n0 tests/test_docs.py
 
 # In .venv where there is one; else with the python that has a CUDA build of torch.
 gpu-check:

@@ -1,91 +1,30 @@
-"""The streaming pair: the same forecasts as the one-piece model at every bar, and what it refuses."""
+"""Streams: the forecasts of the one-piece model at every bar, restarts, and refused inputs."""
 
-import json
 import subprocess
 import sys
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 import torch
-from onnx import numpy_helper
 
 from tests.export.made import ORIGIN, Make
+from tests.export.pairs import LSTMS, SPREAD, MakePair, Pair, in_one_piece
 from tests.model.small import small_model
-from tests.quant.small import SmallWindows, small_batch, small_table
+from tests.quant.small import small_batch
 from tests.runs import ROOT
-from tftq.data.load import load_datasets
-from tftq.data.windows import Datasets
-from tftq.errors import GateError, NonFiniteError, StreamError
-from tftq.export import pair as stream_export
-from tftq.export.census import layer_of
+from tftq.errors import NonFiniteError, StreamError
 from tftq.export.graph import build_forecaster
-from tftq.export.pair import ExportedPair, export_pair, forecaster
-from tftq.export.pair_graph import ForecastNetwork, StepNetwork, build_pair
-from tftq.export.publish import publish
-from tftq.io import sha256
-from tftq.model.batch import Batch, gather
+from tftq.export.pair import forecaster
+from tftq.export.pair_graph import build_pair
+from tftq.model.batch import Batch
 from tftq.model.tabulate import tabulate
-from tftq.model.tft import Architecture, TemporalFusionTransformer
-from tftq.quant.calibration import calibrate
-from tftq.quant.prepare import prepared_copy
-from tftq.recipe.load import load_recipe
-from tftq.serve.proof import proven_bytes
-from tftq.serve.session import feeds, open_session
+from tftq.model.tft import TemporalFusionTransformer
 from tftq.serve.stream import FORECAST_FILE, STEP_FILE, EncodedWindows, Stream, window_bytes
-from tftq.spec.metadata import ForecasterMetadata, read_metadata
+from tftq.spec.metadata import read_metadata
 
 pytestmark = pytest.mark.xdist_group("exports")
-
-HALVES = (STEP_FILE, FORECAST_FILE)
-SPREAD = 1e-5  # of the forecasts, that the pair may be away from the one-piece model
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A small untrained INT8 model of the shipped bars in one piece and in two, and what it was made from."""
-
-    folder: Path
-    model: TemporalFusionTransformer
-    data: Datasets
-    exported: ExportedPair
-
-    @property
-    def windows(self) -> Batch:
-        """The first windows, each a bar later than the one before."""
-        return gather(self.data.train, range(20))
-
-
-@pytest.fixture(scope="session")
-def bars_pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    folder = tmp_path_factory.mktemp("pair")
-    data = load_datasets(load_recipe(ROOT / "recipes" / "qat_int8.yaml").data)
-    torch.manual_seed(0)
-    architecture = Architecture(16, 2, 1, 0.1, (0.1, 0.5, 0.9), "knots", 8)
-    table, _ = tabulate(TemporalFusionTransformer(data.train.inputs, data.scaling, data.target_scaling, architecture))
-    model = prepared_copy(table, lstm="int8")
-    calibrate(model, [gather(data.train, range(0, 600, 20))])
-    (folder / "int8_ptq.onnx").write_bytes(build_forecaster(model.eval(), "int8_ptq", "log return", ORIGIN))
-    exported = export_pair(model, "int8_ptq", folder / "int8_ptq.onnx", data.validation, data.test, batch_size=16, origin=ORIGIN)
-    return Pair(folder, model, data, exported)
-
-
-@pytest.fixture(scope="session")
-def static_pair(make: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pair of the small float model, which has static columns and categories."""
-    folder = tmp_path_factory.mktemp("static_pair")
-    for name, content in build_pair(make("small fp32").model, "fp32", "points", ORIGIN).items():
-        (folder / name).write_bytes(content)
-    return folder
-
-
-def in_one_piece(path: Path, batch: Batch) -> np.ndarray:
-    """The forecasts of the one-piece model, a window at a time."""
-    session = open_session(path)
-    windows = zip(*(tensor.split(1) for tensor in batch.inputs), strict=True)
-    return np.concatenate([session.run(["forecast"], feeds(session, window))[0] for window in windows])
 
 
 def test_every_bar_of_a_replay_equals_the_one_piece_model(bars_pair: Pair) -> None:
@@ -119,14 +58,11 @@ def test_static_columns_and_categories(static_pair: Path, make: Make) -> None:
         assert np.abs(replayed - made.model(*batch.inputs).numpy()).max() <= 1e-4 * np.ptp(expected)
 
 
-LSTMS = ["small fp32", "small int8", "small int8, lstm dynamic"]
-
-
 @pytest.mark.parametrize("name", LSTMS)
-def test_two_layers_that_begin_anew_in_every_window(make: Make, tmp_path: Path, name: str) -> None:
+def test_two_layers_that_begin_anew_in_every_window(make: Make, make_pair: MakePair, tmp_path: Path, name: str) -> None:
     """One series with static columns, bar by bar, of each kind of LSTM: every window is that of the model in one piece."""
     made = make(name)
-    for file, content in build_pair(made.model, "fp32", "points", ORIGIN).items():
+    for file, content in make_pair(name).items():
         (tmp_path / file).write_bytes(content)
     batch = small_batch(made.model.inputs, 30, seed=5)
     assert batch.static is not None
@@ -141,31 +77,6 @@ def test_two_layers_that_begin_anew_in_every_window(make: Make, tmp_path: Path, 
     expected = in_one_piece(made.path, series)
     assert np.ptp(expected[:, 0, 1]) > 0.01 * np.ptp(expected)
     assert np.abs(np.stack(replayed) - expected).max() <= SPREAD * np.ptp(expected)
-
-
-@pytest.mark.parametrize("name", LSTMS)
-def test_what_the_halves_take_and_give(make: Make, name: str) -> None:
-    """An LSTM that rounds over a whole window has no step of its own: it stays with the forecast."""
-    model = make(name).model
-    lookback, horizon, hidden, columns = model.inputs.lookback, model.inputs.horizon, 16, len(model.inputs.history)
-    step = {"history": [columns], "states": [4, lookback - 1, hidden], "static": [2]}
-    steps = {"selected": [hidden], "new_states": [4, lookback, hidden], "context": [4, hidden]}
-    known = len(model.inputs.future)
-    ahead = {
-        "selected": [lookback, hidden],
-        "future": [horizon, known],
-        "encoded": [lookback, hidden],
-        "state": [4, hidden],
-        "context": [4, hidden],
-    }
-    if "dynamic" in name:
-        del step["states"], steps["new_states"], ahead["encoded"], ahead["state"]
-    found = []
-    for content in build_pair(model, "fp32", "points", ORIGIN).values():
-        graph = onnx.load_model_from_string(content).graph
-        for values in (graph.input, graph.output):
-            found.append({value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim[1:]] for value in values})
-    assert found == [step, steps, ahead, {"forecast": [horizon, 3]}]
 
 
 def test_the_window_that_is_full_is_that_of_the_last_bars() -> None:
@@ -197,12 +108,12 @@ def test_a_window_of_one_bar() -> None:
         assert np.array_equal(full["state"], np.full((1, 2, 3), value, np.float32))
 
 
-def test_the_memory_of_what_is_kept(bars_pair: Pair, static_pair: Path, make: Make, tmp_path: Path) -> None:
+def test_the_memory_of_what_is_kept(bars_pair: Pair, static_pair: Path, make_pair: MakePair, tmp_path: Path) -> None:
     """Floats: raw and selected bars, and in the windows of each length the encoder's output at each bar, and its states."""
     assert window_bytes(read_metadata(bars_pair.folder / STEP_FILE)) == 4 * (60 * (225 + 16) + 60 * 60 * 16 + 60 * 2 * 16)
     assert window_bytes(read_metadata(static_pair / FORECAST_FILE)) == 4 * (12 * (5 + 16) + 12 * 12 * 16 + 12 * 4 * 16)
     whole = tmp_path / STEP_FILE
-    whole.write_bytes(build_pair(make("small int8, lstm dynamic").model, "int8_ptq", "points", ORIGIN)[STEP_FILE])
+    whole.write_bytes(make_pair("small int8, lstm dynamic")[STEP_FILE])
     assert window_bytes(read_metadata(whole)) == 4 * 12 * (5 + 16)
     stream = Stream(bars_pair.folder)
     encoder = stream._encoder
@@ -392,73 +303,3 @@ def test_it_serves_without_torch(bars_pair: Pair) -> None:
     program = f"import sys; from tftq.serve.stream import Stream; Stream({str(bars_pair.folder)!r}); print([*sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert "'onnxruntime'" in loaded and not any(f"'{name}'" in loaded for name in ("torch", "onnx", "pydantic", "pyarrow"))
-
-
-def test_both_files_say_what_they_are(bars_pair: Pair) -> None:
-    notes = {name: read_metadata(bars_pair.folder / name) for name in HALVES}
-    one_piece = read_metadata(bars_pair.folder / "int8_ptq.onnx")
-    for name, part, partner in ((STEP_FILE, "step", FORECAST_FILE), (FORECAST_FILE, "forecast", STEP_FILE)):
-        found = notes[name]
-        assert (found.format, found.part, found.partner, found.weights) == ("stream", part, partner, "int8_ptq")
-        assert (found.hidden, found.target, found.origin.recipe_hash) == (16, "log return", "abc")
-        common = {key.name: getattr(found, key.name) for key in fields(one_piece)}
-        assert ForecasterMetadata(**{**common, "format": "int8_ptq"}) == one_piece  # columns, window, quantiles, versions
-    assert notes[STEP_FILE].pair == notes[FORECAST_FILE].pair
-
-
-def test_the_pair_is_proven_and_published_as_one(bars_pair: Pair, tmp_path: Path) -> None:
-    exported = bars_pair.exported
-    assert [path.name for path in exported.files] == ["step.onnx", "forecast.onnx", "stream.export.json"]
-    proof = json.loads(exported.files[-1].read_text())
-    assert proven_bytes(exported.files[-1], [sha256(path) for path in exported.files[:2]]) == exported.summary()["rss_bytes"]
-    checks = {check["name"]: check for check in proof["checks"]}
-    assert all(check["passed"] for check in proof["checks"])
-    assert checks["distance from the one-piece model, bar by bar, nearest window"]["allowed"] == "<= 1e-05"
-    assert checks["products of float weights left"]["measured"] == 0
-
-    one_piece = onnx.load(bars_pair.folder / "int8_ptq.onnx").graph
-    stored = {tensor.name for tensor in one_piece.initializer if tensor.data_type == onnx.TensorProto.INT8 and len(tensor.dims) == 2}
-    assert sum(proof["census"]["integer_products"].values()) >= len(stored)  # every table and linear weight, in one half or the other
-    assert proof["census"]["integer_share_outside_lstm"] == 1.0 == proof["census"]["int8_weight_share"]
-
-    summary = exported.summary()
-    assert json.loads(json.dumps(summary)) == summary
-    assert summary["file_bytes"] == exported.path.stat().st_size + exported.partner.stat().st_size
-    assert summary["partner"] == str(exported.partner)
-    assert exported.quality.windows == len(bars_pair.data.validation)
-
-    publish({"stream": exported}, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["forecast.onnx", "step.onnx", "stream.export.json"]
-
-
-def test_a_layer_has_the_same_name_in_either_half() -> None:
-    """By which the census of a pair knows those that were to stay in floating point."""
-    model = small_table()
-    for half in (StepNetwork(model), ForecastNetwork(model)):
-        names = [name for name, _ in half.named_parameters()]
-        assert [layer_of(name) for name in names] == [name.rpartition(".")[0] for name, _ in model.named_parameters()]
-
-
-def test_a_pair_of_a_model_with_static_columns_is_proven(make: Make, tmp_path: Path) -> None:
-    made = make("small fp32")
-    path = tmp_path / "fp32.onnx"
-    path.write_bytes(made.path.read_bytes())
-    windows = SmallWindows(small_batch(made.model.inputs, 20))  # each of another series
-    exported = export_pair(made.model, "fp32", path, windows, windows, batch_size=8, origin=ORIGIN)  # type: ignore[arg-type]
-    assert exported.quality.windows == 20 and exported.quality == exported.test
-    assert all(check.passed for check in exported.proof.checks)
-
-
-def test_a_pair_of_another_model_leaves_no_file(static_pair: Path, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = make("small fp32")
-    monkeypatch.setattr(stream_export, "build_pair", lambda *_: {name: (static_pair / name).read_bytes() for name in HALVES})
-    other = onnx.load(made.path)
-    largest = max(
-        (tensor for tensor in other.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT), key=lambda t: len(t.raw_data)
-    )
-    largest.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(largest), largest.name))
-    onnx.save(other, tmp_path / "fp32.onnx")
-    windows = SmallWindows(small_batch(made.model.inputs, 20))
-    with pytest.raises(GateError, match=r"^the streaming pair of fp32 did not pass the gate(?s:.)*FAILED  distance from the one-piece"):
-        export_pair(made.model, "fp32", tmp_path / "fp32.onnx", windows, None, batch_size=8, origin=ORIGIN)  # type: ignore[arg-type]
-    assert [path.name for path in tmp_path.iterdir()] == ["fp32.onnx"]
