@@ -39,6 +39,7 @@ $(MEMBERS): exports/%/int8_ptq.onnx: recipes/%.yaml | $(VENV)/.installed-rl
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check tftq tests $(wildcard benchmarks test_data)
+	$(BIN)/lint-imports --no-logo
 
 types: $(VENV)/.installed-test
 	$(BIN)/mypy

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tftq
 from tftq.io import installed
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def _driver() -> str:
 
 def _git() -> dict[str, Any]:
     """The commit of the code that runs and whether it was changed since; or why they are not known."""
-    here = Path(tftq.__file__).parent
+    here = Path(__file__).parents[1]
 
     def git(*command: str) -> str:
         return subprocess.run(["git", *command], cwd=here, capture_output=True, text=True, check=True).stdout.strip()

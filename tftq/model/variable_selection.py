@@ -143,7 +143,7 @@ class PaperVariableSelection(_Selection):
         flat = self._embed(x, first).transpose(0, 1).flatten(1)  # [rows, variables * hidden]
         return F.linear(flat, input_weight), F.linear(flat, skip_weight)
 
-    def _mix_group(
+    def _mix_group(  # noqa: PLR0913 - what a recomputed function reads must be its arguments
         self,
         x: Tensor,
         weights: Tensor,
