@@ -23,7 +23,7 @@ from tftq.cli import main
 sys.exit(main(sys.argv[2:]))
 """
 ONLY_SERVE = ",".join((*EXTRAS["train"], *EXTRAS["rl"]))
-NOTHING = f"{ONLY_SERVE},onnxruntime"
+NOTHING = ",".join((ONLY_SERVE, *EXTRAS["serve"]))
 
 
 def without(packages: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -38,8 +38,8 @@ def without(packages: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         (ONLY_SERVE, ("run", "recipes/dqn.yaml"), "torch", "train"),
         (ONLY_SERVE, ("plan", "recipes/qat_int8.yaml"), "torch", "train"),
         (ONLY_SERVE, ("compare", "recipes/qat_int8.yaml"), "torch", "train"),
-        ("onnxruntime", ("predict", "model.onnx", "test_data/structured.parquet"), "onnxruntime", "serve"),
-        ("onnxruntime", ("ensemble", "recipes/ensemble.yaml"), "onnxruntime", "serve"),
+        (NOTHING, ("predict", "model.onnx", "test_data/structured.parquet"), "onnxruntime", "serve"),
+        (NOTHING, ("ensemble", "recipes/ensemble.yaml"), "onnxruntime", "serve"),
     ],
 )
 def test_a_missing_package_is_one_line_with_the_command(missing: str, arguments: tuple[str, ...], package: str, extra: str) -> None:

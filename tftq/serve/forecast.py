@@ -11,6 +11,7 @@ import numpy as np
 
 from tftq.errors import PredictError
 from tftq.serve.find import BATCH_SIZE, CHANGEABLE, find_model
+from tftq.serve.resident import trim_heap
 from tftq.serve.session import feeds, open_session, require_runtime
 from tftq.spec.metadata import AgentMetadata, HalfMetadata, InputColumn, read_metadata
 
@@ -184,6 +185,7 @@ def predict(
 
     recipe = data_recipe({**served.metadata.data_options, "path": str(Path(data).resolve())}, overrides, CHANGEABLE)
     history = read_history(recipe, served.origin.step_ns, newest=newest).without(served.metadata.left_out)
+    trim_heap()
     for role in ("history", "future", "static"):
         expected = served.metadata.inputs.get(role, ())
         made = tuple(InputColumn(column.name, column.role, column.categories) for column in getattr(history.inputs, role))
