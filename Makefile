@@ -45,12 +45,13 @@ types: $(VENV)/.installed-test
 	$(BIN)/mypy
 
 # A process for each core, and a thread in each: the networks of the tests are too small to share one among threads.
+# Groups run in the order of their files, which begins with long ones: by number of tests, as xdist orders them, the longest come last.
 tests: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 # Leaves out whole runs, exports of models and other slow tests.
 test-fast: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not slow" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -m "not slow" $(ARGS)
 
 test: lint types tests
 
