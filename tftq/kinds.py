@@ -18,7 +18,7 @@ from tftq.recipe.schema import Recipe
 
 @dataclass(frozen=True)
 class _Trained:
-    """What can be done with a recipe of a type.
+    """The job and the plan of a type of recipe.
 
     Attributes:
         run: of the recipe and whether to resume.

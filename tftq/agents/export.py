@@ -45,7 +45,7 @@ class ExportedPolicy(Proven):
 
     @property
     def found(self) -> dict[str, object]:
-        """What it decides, in plain types."""
+        """The figures of its decisions, in plain types."""
         return {"agreement": self.agreement, "val": asdict(self.earnings)}
 
 

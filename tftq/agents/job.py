@@ -133,7 +133,7 @@ def _export(job: TrainingJob[AgentRecipe], policy: Policy, rewards: Rewards) -> 
 
 
 def _planned_peak(job: TrainingJob[AgentRecipe]) -> int:
-    """The planned peak in bytes, of what the run's probe counts."""
+    """Return the planned peak in bytes, of what the run's probe counts."""
     planned = {phase.phase: phase.peak.peak_bytes for phase in job.plan.phases}
     if job.watch.probe.source == "counter":  # which counts tensors; transitions are arrays
         planned["train"] -= buffer_bytes(job.recipe.agent, job.data.train.inputs)

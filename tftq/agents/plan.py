@@ -78,7 +78,7 @@ def _parameters(agent: DqnRecipe | PpoRecipe, inputs: Inputs, outputs: int) -> i
 
 
 class _Algorithm(NamedTuple):
-    """What a training needs that depends on the algorithm.
+    """The part of a training's needs that depends on the algorithm.
 
     Attributes:
         trained: outputs of each network that is trained, the one that decides first.

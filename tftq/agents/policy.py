@@ -15,7 +15,7 @@ from tftq.spec.inputs import Inputs
 
 
 class Observations(NamedTuple):
-    """What policies see, float32: history [batch, lookback, columns] raw, and the position held [batch, 1]."""
+    """The inputs of a policy, float32: history [batch, lookback, columns] raw, and the position held [batch, 1]."""
 
     history: Tensor
     position: Tensor

@@ -73,7 +73,7 @@ class Rewards:
 
 @dataclass(frozen=True)
 class Earnings:
-    """What a sequence of positions earned.
+    """The earnings of a sequence of positions.
 
     Attributes:
         bars: how many.

@@ -278,5 +278,5 @@ class _Course(BaseCallback):
 
 
 def _scaling(data: Datasets) -> ColumnScaling:
-    """Of the history input's columns."""
+    """Return the scaling of the history input's columns."""
     return data.scaling.history.at(data.train.inputs.history_places)

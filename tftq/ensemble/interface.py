@@ -66,7 +66,7 @@ class Interface:
 
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
-        """Of the history and future inputs, without the batch; where an input has two dimensions they lie in a row."""
+        """Shapes of the history and future inputs, without the batch; where an input has two dimensions they lie in a row."""
         past = {key: (self.lookback, len(columns)) for key, columns in self.history.items()}
         return past | {key: (self.horizon, len(columns)) for key, columns in self.future.items()}
 

@@ -48,7 +48,7 @@ class Member(ABC):
         self.hashes = [sha256(path) for path in files]
 
     def ready(self, market: Market) -> bool:
-        """Whether the segment has the bars that an answer needs."""
+        """Check whether the segment has the bars that an answer needs."""
         return market.age >= self.interface.needs
 
     def require_same_files(self) -> None:

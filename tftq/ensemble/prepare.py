@@ -77,7 +77,7 @@ def _open_members(recipe: EnsembleRecipe) -> list[Member]:
 
 
 def _common_step(recipe: EnsembleRecipe, own: Sequence[Member]) -> int:
-    """The time between bars in nanoseconds, of members whose columns are made from bars."""
+    """Find the time between bars in nanoseconds, of members whose columns are made from bars."""
     steps = {member.name: member.interface.step for member in own if member.interface.step is not None}
     if recipe.data.step_s is not None:
         steps = {"data.step_s": round(recipe.data.step_s * SECOND), **steps}

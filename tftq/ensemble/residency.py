@@ -39,7 +39,7 @@ class Loads:
     grown: dict[str, int] = field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
-        """Plain types, for summary.json."""
+        """Return plain types, for summary.json."""
         return {"loads": self.loads, "evictions": len(self.evictions), "load_seconds": self.seconds}
 
 
@@ -85,11 +85,11 @@ class Residency:
                 raise EnsembleError(f"member {member.name}: cannot be loaded: {error}") from error
 
     def alone(self, member: Member) -> bool:
-        """Whether a member must be asked while no other is: it is loaded then, or what it takes is measured at its first answer."""
+        """Check whether a member must run alone: it is loaded then, or its first answer is measured."""
         return self._lazy or member.name in self._new
 
     def order(self) -> list[Member]:
-        """The members as they are best asked: those in memory first, so that none is unloaded before it was asked."""
+        """Order the members, those in memory first, so that none is unloaded before its turn."""
         return sorted(self._members, key=lambda member: not member.loaded)
 
     def load(self, member: Member) -> None:

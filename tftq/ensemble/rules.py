@@ -18,7 +18,7 @@ ROUNDING = 1e-9  # a share of all weights that tips no balance: 0.1 + 0.2 agains
 
 @dataclass(frozen=True)
 class Combined:
-    """What a rule makes of one bar's answers.
+    """The result of a rule for one bar's answers.
 
     Args:
         answer: the ensemble's; None where fewer than `minimum` members were of use.
@@ -33,7 +33,7 @@ Rule = Callable[[Mapping[str, Answer], Mapping[str, float], int], Combined]
 
 
 def weighted_quantiles(answers: Mapping[str, Answer], weights: Mapping[str, float], minimum: int = 1) -> Combined:
-    """The weighted average of the forecasts, level by level, which keeps quantiles in order; an agent has none and is left out.
+    """Average the forecasts by weight, level by level, which keeps quantiles in order; an agent has none and is left out.
 
     Args:
         answers: of the members that gave one at this bar.
@@ -54,7 +54,7 @@ def weighted_quantiles(answers: Mapping[str, Answer], weights: Mapping[str, floa
 
 
 def median(answers: Mapping[str, Answer], weights: Mapping[str, float], minimum: int = 1) -> Combined:
-    """The weighted median of the positions, and of the forecasts level by level, which keeps quantiles in order.
+    """Take the weighted median of the positions, and of the forecasts level by level, which keeps quantiles in order.
 
     Where exactly half of the weight lies on either side it is the middle of the two values there.
 
@@ -72,7 +72,7 @@ def median(answers: Mapping[str, Answer], weights: Mapping[str, float], minimum:
 
 
 def sign_vote(answers: Mapping[str, Answer], weights: Mapping[str, float], minimum: int = 1) -> Combined:
-    """The sign that has most weight, of -1 and 1; a tie, and a vote without voices, is 0. No quantiles.
+    """Take the sign that has most weight, of -1 and 1; a tie, and a vote without voices, is 0. No quantiles.
 
     Args, Returns: as of `weighted_quantiles`; every member is of use, and one whose position is 0 has no voice.
     """
@@ -84,7 +84,7 @@ def sign_vote(answers: Mapping[str, Answer], weights: Mapping[str, float], minim
 
 
 def risk_weighted(answers: Mapping[str, Answer], weights: Mapping[str, float], minimum: int = 1) -> Combined:
-    """The weighted average of the positions and of the forecasts, where a forecaster has the more weight the surer it is of the next step.
+    """Average positions and forecasts by weight, where a forecaster has the more weight the surer it is of the next step.
 
     A forecaster's uncertainty is `u = 1 + width / |median|` of its next step, the width from the lowest to the highest level that the
     forecasters have in common. They share the sum of their weights in proportion to `weight / u`; where every median is 0 (u infinite), in
@@ -119,7 +119,7 @@ def _forecasts(answers: Mapping[str, Answer]) -> dict[str, Answer]:
 
 
 def _stack(forecasts: Mapping[str, Answer]) -> tuple[np.ndarray, tuple[float, ...]]:
-    """The forecasts in the order of their members' names, float64 [members, common steps, common levels], and these levels."""
+    """Stack the forecasts in the order of their members' names, float64 [members, common steps, common levels], and these levels."""
     horizon = min(len(answer.median) for answer in forecasts.values())
     levels = tuple(sorted(set.intersection(*(set(answer.levels) for answer in forecasts.values()))))
     columns = []
@@ -131,19 +131,19 @@ def _stack(forecasts: Mapping[str, Answer]) -> tuple[np.ndarray, tuple[float, ..
 
 
 def _shares(answers: Mapping[str, Answer], weights: Mapping[str, float]) -> np.ndarray:
-    """The weights of these members in the order of their names, as shares of their sum, float64 [members]."""
+    """Return the weights of these members in the order of their names, as shares of their sum, float64 [members]."""
     own = np.array([weights[name] for name in sorted(answers)], np.float64)
     return own / own.sum()
 
 
 def _average(values: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Over the first axis; every column is added up in the same order, so that rounding keeps columns in order too."""
+    """Average over the first axis; every column is added up in the same order, so that rounding keeps columns in order too."""
     average: np.ndarray = (values * shares.reshape(-1, *[1] * (values.ndim - 1))).sum(0)
     return average
 
 
 def _weighted_median(values: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Over the first axis: the middle of the lowest value with at least half of the weight up to it, and of the first with more."""
+    """Take the weighted median over the first axis: the middle of the first values with at least half, and with more, of the weight."""
     order = values.argsort(axis=0, kind="stable")
     ascending = np.take_along_axis(values, order, axis=0)
     reached = shares[order].cumsum(axis=0)
@@ -154,7 +154,7 @@ def _weighted_median(values: np.ndarray, shares: np.ndarray) -> np.ndarray:
 
 
 def _by_risk(answers: Mapping[str, Answer], weights: Mapping[str, float]) -> dict[str, float]:
-    """The weights of `risk_weighted`."""
+    """Compute the weights of `risk_weighted`."""
     own = {name: weights[name] for name in answers}
     with_spread = {name: answer for name, answer in _forecasts(answers).items() if len(answer.levels) > 1}
     if not with_spread:

@@ -1,4 +1,4 @@
-"""What a run of an ensemble prints: its plan before, and a summary after."""
+"""Print the plan of an ensemble's run before it, and a summary after."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ def _run(recipe: Recipe, console: Console) -> FinishedRun:
 
 
 def _nearly(ours: float, theirs: float) -> bool:
-    """Whether they are equal up to FP32's rounding, which differs from machine to machine."""
+    """Compare two numbers, equal up to FP32's rounding, which differs from machine to machine."""
     return math.isclose(ours, theirs, rel_tol=1e-6)
 
 

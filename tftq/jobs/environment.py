@@ -1,4 +1,4 @@
-"""What a run's figures depend on beside its recipe: device, versions of packages, and the commit of the code."""
+"""The environment that a run's figures depend on: device, versions of packages, and the commit of the code."""
 
 import os
 import platform
@@ -66,7 +66,7 @@ def environment(device: Device, seed: int | None) -> dict[str, Any]:
 
 
 def _driver() -> str:
-    """The version of the GPU's driver, or why it is not known."""
+    """Return the version of the GPU's driver, or why it is not known."""
     import pynvml
 
     try:
@@ -77,7 +77,7 @@ def _driver() -> str:
 
 
 def _git() -> dict[str, Any]:
-    """The commit of the code that runs and whether it was changed since; or why they are not known."""
+    """Return the commit of the code and whether it was changed since, or why they are not known."""
     here = Path(__file__).parents[1]
 
     def git(*command: str) -> str:

@@ -112,7 +112,7 @@ class RunFolder:
         return self.path / name
 
     def write_json(self, name: str, content: Any) -> Path:
-        """As `write`, one JSON document; numbers must be finite."""
+        """Write one JSON document as `write` does; numbers must be finite."""
         return self.write(name, json.dumps(content, indent=1, allow_nan=False))
 
 

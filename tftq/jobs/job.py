@@ -1,4 +1,4 @@
-"""What every job does around its work: announce it, keep the status in its folder, and write the summary and the report."""
+"""The frame of every job: announce it, keep the status in its folder, and write the summary and the report."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

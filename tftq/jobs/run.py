@@ -187,7 +187,7 @@ def _tables_summary(curves: Sequence[TabulatedVariable]) -> TablesSummary:
 
 
 def _planned_peak(job: ForecasterJob, stage: str) -> int:
-    """The planned peak of a stage, in bytes."""
+    """Return the planned peak of a stage, in bytes."""
     return job.planner.peak_bytes(job.recipe, job.plans[stage])
 
 
@@ -239,7 +239,7 @@ def _trainer(job: ForecasterJob, model: Forecaster, stage: str, folder: Path, ph
 
 
 def _resumable(job: ForecasterJob, folder: Path) -> bool:
-    """Whether this stage had begun when the run was interrupted."""
+    """Check whether this stage had begun when the run was interrupted."""
     return job.resumed and (folder / "checkpoints" / "last.pt").exists()
 
 

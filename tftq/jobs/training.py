@@ -1,4 +1,4 @@
-"""What the jobs that train share: the budget, the memory that is watched, and the models that are published."""
+"""The shared frame of the jobs that train: the budget, the memory that is watched, and the models that are published."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ class TrainingJob(Job[R]):
         return job
 
     def train(self, work: Callable[[], S], write_report: Callable[[Path], Path], *, advice: str) -> S:
-        """As `record`, with advice where memory runs out and the work cannot be done again in smaller parts."""
+        """Do the work as `record` does, with advice where memory runs out and the work cannot be done again in smaller parts."""
 
         def advised() -> S:
             with explain_out_of_memory(advice):

@@ -1,4 +1,4 @@
-"""What would make a recipe need less memory: changes of it, each planned before it is recommended."""
+"""Look for changes of a recipe that make it need less memory, each planned before it is recommended."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -45,7 +45,7 @@ class Phase:
         return self.budget_bytes is None or self.peak.peak_bytes <= self.budget_bytes
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain types, for JSON."""
+        """Return plain types, for JSON."""
         peak = {"peak_bytes": self.peak.peak_bytes, "components": {name: self.peak.components[name] for name in COMPONENTS}}
         return {"phase": self.phase, "title": self.title, "batch_size": self.batch_size, "fits": self.fits, **peak}
 
@@ -76,7 +76,7 @@ class RunPlan:
         return f"does not fit {budget}: {', '.join(self.over)}" if self.over else f"fits {budget}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain types, for JSON."""
+        """Return plain types, for JSON."""
         return {
             "fits": not self.over,
             "budget_bytes": self.memory.budget_mb * MIB,

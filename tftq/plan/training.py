@@ -34,7 +34,7 @@ from tftq.train.stages import StageSettings, stage_settings, stages_of
 
 @dataclass(frozen=True)
 class StagePlan:
-    """What a stage of training will need on its device.
+    """The planned memory of a stage of training on its device.
 
     Attributes:
         batch_size: windows to a forward pass of training.
@@ -122,29 +122,29 @@ class Planner:
         return self.peak_bytes(recipe, plan) + self.allowance_bytes
 
     def validates_on_cpu(self, recipe: Recipe, plan: StagePlan) -> bool:
-        """Whether validation leaves the GPU to training, as `validate.device` says: at cpu, and at auto where the GPU cannot hold it."""
+        """Check whether validation takes place on the CPU, as `validate.device` says: at cpu, and at auto where the GPU cannot hold it."""
         if self.device.type == "cpu" or recipe.validate.device == "train":
             return False
         too_large = self.validation(recipe, plan).peak_bytes > recipe.memory.budget_mb * MIB - self.allowance_bytes
         return too_large or recipe.validate.device == "cpu"
 
     def validation(self, recipe: Recipe, plan: StagePlan) -> PlannedPeak:
-        """The peak of validation, with the optimizer's state where it must stay, or where it can."""
+        """Return the peak of validation, with the optimizer's state where it must stay, or where it can."""
         movable = self.device.type == "cuda" and recipe.validate.offload_optimizer != "never"
         return plan.validation_alone if movable else plan.validation
 
     def offloads(self, recipe: Recipe, plan: StagePlan) -> bool:
-        """Whether the optimizer's state must leave the device, so that validation stays within the budget and the peak of training."""
+        """Check whether the optimizer's state must leave the device, for validation within the budget and the peak of training."""
         limit = min(plan.update.peak_bytes, recipe.memory.budget_mb * MIB - self.allowance_bytes)
         return plan.validation.peak_bytes > limit
 
     @property
     def allowance_bytes(self) -> int:
-        """What the device holds beside tensors."""
+        """Bytes that the device holds beside tensors."""
         return CUDA_CONTEXT if self.device.type == "cuda" else 0
 
     def within_budget(self, recipe: Recipe) -> dict[str, StagePlan]:
-        """As `plan`, in the largest forward passes, up to the recipe's own, that keep within `memory.budget_mb`.
+        """Plan as `plan` does, in the largest forward passes, up to the recipe's own, within `memory.budget_mb`.
 
         A stage whose smallest ones do not is planned as the recipe has it, and so is one that applies gradients in the backward pass, which
         forwards all windows of an update at once.

@@ -1,4 +1,4 @@
-"""What a run leaves in summary.json: one class for each type of run, whose `as_dict` gives the content in the order of the fields."""
+"""The content of summary.json: one class for each type of run, whose `as_dict` gives the content in the order of the fields."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -103,7 +103,7 @@ class TablesSummary(Summary):
 
 @dataclass(frozen=True, kw_only=True)
 class MemorySummary(Summary):
-    """What a run held.
+    """The memory that a run held.
 
     Attributes:
         source: cuda, counter or rss.
