@@ -36,7 +36,7 @@ def test_under_a_real_limit_the_batch_is_halved_until_it_fits(tmp_path: Path) ->
     assert found["updates"] == 1
     assert len(found["warnings"]) == len(tried)
     for size, words in zip(tried, found["warnings"], strict=True):
-        assert f"out of memory with {size} windows to a forward pass (RuntimeError: " in words and f"going on with {size // 2}," in words
+        assert f"out of memory with {size} windows to a forward pass (RuntimeError: " in words and f"continuing with {size // 2}," in words
 
 
 @pytest.mark.slow

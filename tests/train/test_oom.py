@@ -231,7 +231,7 @@ def test_halved_until_it_fits_the_result_is_that_of_small_batches_from_the_begin
     words = "OutOfMemoryError: CUDA out of memory. Tried to allocate" if not backward else "RuntimeError: CUDA error: out of memory"
     for warning, tried in zip(caught, (8, 4), strict=True):
         start = rf"epoch 1, update 0: out of memory with {tried} windows to a forward pass \({words}"
-        assert re.match(start + rf".*\); going on with {tried // 2}, an update", str(warning.message))
+        assert re.match(start + rf".*\); continuing with {tried // 2}, an update", str(warning.message))
     lines = metrics_lines(tmp_path / "cramped")
     assert [(line["batch_size"], line["out_of_memory"]) for line in lines] == [(2, 2), (2, 0)]
     assert trainer.state.batch_size == 2

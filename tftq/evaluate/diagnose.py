@@ -26,11 +26,11 @@ def find_non_finite(model: nn.Module, batch: Batch) -> str | None:
         if tensor is not None and not tensor.isfinite().all():
             windows = (~tensor.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
             return f"the batch's {name} is not finite in its windows {windows[:5]}"
-    with torch.no_grad(), _first_layer(model) as found:
+    with torch.no_grad(), _first_layer(model) as layers:
         model(*batch.inputs)
-    if not found:
+    if not layers:
         return None
-    name, layer = found[0]
+    name, layer = layers[0]
     bad = [own for own, parameter in layer.named_parameters() if not parameter.isfinite().all()]
     cause = f"its weights {', '.join(bad)} are not finite" if bad else "its weights are finite, so its input or its arithmetic overflows"
     return f"the first layer with such an output is {name or 'the model itself'} ({type(layer).__name__}); {cause}"
@@ -39,16 +39,16 @@ def find_non_finite(model: nn.Module, batch: Batch) -> str | None:
 @contextmanager
 def _first_layer(model: nn.Module) -> Iterator[list[tuple[str, nn.Module]]]:
     """Collect layers with an output that is not finite, in the order in which they finish; parents finish after their children."""
-    found: list[tuple[str, nn.Module]] = []
+    layers: list[tuple[str, nn.Module]] = []
     names = {layer: name for name, layer in model.named_modules()}
 
     def inspect(layer: nn.Module, _: object, output: object) -> None:
         if any(not tensor.isfinite().all() for tensor in _floats(output)):
-            found.append((names[layer], layer))
+            layers.append((names[layer], layer))
 
     hooks = [layer.register_forward_hook(inspect) for layer in names]
     try:
-        yield found
+        yield layers
     finally:
         for hook in hooks:
             hook.remove()

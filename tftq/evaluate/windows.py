@@ -34,7 +34,7 @@ def validate(
         on_batch: called with the number of windows of each batch once it is done.
 
     Returns:
-        The metrics; they do not depend on the batch size but for rounding.
+        The metrics; apart from rounding they do not depend on the batch size.
 
     Raises:
         NonFiniteError: a forecast is not finite; names the windows and the layer that it comes from.

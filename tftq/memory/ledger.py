@@ -1,4 +1,4 @@
-"""The ledger of a run: what every byte at a peak was for, phase by phase, beside what each kind may take."""
+"""The memory ledger of a run: the components of each phase's peak beside their budgets."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """In a word or two."""
+        """Return whether the row stays within its budget, in a few words."""
         if self.measured_bytes is None:
             return "not measured"
         if self.budget_bytes is None:
@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Ledger:
-    """One stage's: of "train", "prune" or "qat".
+    """The memory ledger of one stage of training.
 
     Attributes:
         rows: each kind of memory with its budget.

@@ -1,4 +1,4 @@
-"""How much memory is in use now: what this device can tell, and None, never 0, for what it cannot."""
+"""Read how much memory is in use now; None, never 0, for what a device cannot report."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""One record of memory for every phase of every epoch, and the tally that shows when one is missing."""
+"""Record the memory in use at every phase of every epoch, and report missing records."""
 
 import gc
 import json
@@ -19,13 +19,13 @@ from tftq.memory.probe import MemoryProbe, Reading, Source
 
 _VALIDATION = ("BEFORE_VALIDATION", "VALIDATION_START", "VALIDATION_END", "AFTER_VALIDATION")
 PHASES = ("EPOCH_START", "TRAIN_BATCH", "AFTER_TRAINING", *_VALIDATION, "AFTER_CHECKPOINT", "EPOCH_END")
-"""The phases of an epoch in their order; TRAIN_BATCH stands for TRAIN_BATCH_<k>, of which an epoch has one or more."""
+"""The phases of an epoch in their order; TRAIN_BATCH stands for TRAIN_BATCH_<k>, one or more an epoch."""
 
 _TRAIN_BATCH = re.compile(r"TRAIN_BATCH_\d+")
 
 
 class Probe(Protocol):
-    """What a timeline asks of a `MemoryProbe`."""
+    """A reader of memory, such as `MemoryProbe`."""
 
     source: Source
 
@@ -99,7 +99,7 @@ class Timeline:
         ]
 
     def summary(self) -> dict[str, Any]:
-        """What summary.json says of it, and `missing`, the reasons where recorded is less than expected."""
+        """Return the tally for summary.json; `missing` has the reasons where recorded is less than expected."""
         return {
             "source": self._probe.source,
             "peak_bytes": self.peak_bytes,

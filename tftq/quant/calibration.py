@@ -51,7 +51,7 @@ def calibrate(model: nn.Module, batches: Iterable[NamedInputs], method: Method =
 def calibrating(model: nn.Module, method: Method = "minmax", *, percentile: float = PERCENTILE) -> Iterator[None]:
     """Let the quantizers of a model look at what passes through it, unrounded; in the end their ranges are those of that alone.
 
-    Args: as of `calibrate`.
+    Args: see `calibrate`.
 
     Raises:
         QuantizationError: what entered a quantizer was not finite; names the first one in the order of the computation.

@@ -7,7 +7,7 @@ from tftq.quant.integers import IntegerType, quantization_parameters
 
 
 class _FakeQuantize(torch.autograd.Function):
-    """Rounds to what the integers can say; the gradient passes straight through where they do not saturate."""
+    """Round to representable values; the gradient passes straight through where they do not saturate."""
 
     @staticmethod
     def forward(ctx, x: Tensor, scale: Tensor, zero_point: Tensor, kind: IntegerType) -> Tensor:  # type: ignore[no-untyped-def]

@@ -8,7 +8,7 @@ from torch import Tensor
 from tftq.errors import QuantizationError
 
 SHARES = tuple(1 - 0.05 * i for i in range(9))  # of a weight's largest value, tried as the end of its range
-SCALE_FLOOR = 2.0**-16  # of a range without width, as of a layer's dead input; keeps the int32 bias from overflowing
+SCALE_FLOOR = 2.0**-16  # for a range without width, such as a layer's dead input; keeps the int32 bias from overflowing
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def prepare(model: Model, *, lstm: LstmStorage, weights: WeightStorage = "int8",
 def kept_layers(model: nn.Module, *, lstm: LstmStorage, keep_float: Sequence[str]) -> tuple[str, ...]:
     """The names of the layers that `prepare` would leave in floating point, in the model's order.
 
-    Args: as of `prepare`. Raises: QuantizationError, as `prepare`, of the patterns.
+    Args: see `prepare`. Raises: QuantizationError, as `prepare`, of the patterns.
     """
     swaps = _swaps(lstm, "int8")
     names = [name for name, module in model.named_modules() if type(module) in swaps]
@@ -71,7 +71,7 @@ def kept_layers(model: nn.Module, *, lstm: LstmStorage, keep_float: Sequence[str
 
 
 def swap_modules(model: nn.Module, swaps: Swaps, *, keep: Collection[str] = ()) -> None:
-    """Replace every submodule of exactly one of these types, but for those named in `keep`, by what its function makes of it, in place."""
+    """Replace every submodule of exactly one of these types, except those named in `keep`, by what its function returns, in place."""
     for path, parent in list(model.named_modules()):
         for name, child in list(parent.named_children()):
             if type(child) in swaps and ".".join(filter(None, (path, name))) not in keep:

@@ -23,7 +23,7 @@ class LayerSensitivity:
         layer: its name.
         weights: how many it has.
         weight_snr_db: signal to noise of its weights, in dB; None where rounding changes nothing, or they are all zero.
-        input_snr_db: the same of what enters its product; None too where that has no range of its own, as of an LSTM.
+        input_snr_db: the same of what enters its product; None too where the input has no range of its own, as in an LSTM.
         loss: the model's when this layer alone is quantized.
         effect: that loss above the float model's, in proportion.
     """
@@ -38,7 +38,7 @@ class LayerSensitivity:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What was found out about a calibrated model; losses are all of the same windows.
+    """The sensitivity of a calibrated model; all losses are over the same windows.
 
     Attributes:
         windows: how many.

@@ -1,4 +1,4 @@
-"""Memory that runs out: how to tell, how to try again with less, and what to say where nothing is left to try."""
+"""Recognize errors from too little memory, try again with less, and advise where nothing is left to try."""
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
@@ -93,14 +93,14 @@ def halve(tried: int, first: int, where: str, reason: str) -> tuple[int, str]:
             "lower model.hidden, a TFT's model.knots or data.lookback, train in fp16 or bf16, or free memory that others hold"
         )
     return tried // 2, (
-        f"{where}: out of memory with {tried} windows to a forward pass ({reason}); going on with {tried // 2}, "
+        f"{where}: out of memory with {tried} windows to a forward pass ({reason}); continuing with {tried // 2}, "
         "an update is still computed from as many windows"
     )
 
 
 @contextmanager
 def explain_out_of_memory(words: str) -> Iterator[None]:
-    """Let an error from too little memory say `words`, where there is nothing to be tried.
+    """Replace an error from too little memory by one that says `words`, where nothing can be tried again.
 
     Raises:
         OutOfMemoryError: memory ran out within.
@@ -115,9 +115,9 @@ def explain_out_of_memory(words: str) -> Iterator[None]:
 
 
 class Snapshot:
-    """What computing gradients changes beside the gradients: random generators, and the ranges that quantizers observe.
+    """The state that computing gradients changes beside the gradients: random generators, and the ranges that quantizers observe.
 
-    Weights' ranges are not among it: they follow from the weights, whenever they are looked at.
+    Ranges of weights are left out: they follow from the weights.
     """
 
     def __init__(self, quantizers: Sequence[ActivationQuantizer]) -> None:

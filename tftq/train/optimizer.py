@@ -97,7 +97,7 @@ def _group(place: _Place, parameters: list[nn.Parameter], recipe: OptimizerRecip
 
 def _places(model: nn.Module, patterns: Iterable[str], ranges: Iterable[nn.Parameter]) -> Iterator[tuple[nn.Parameter, _Place]]:
     """Each trainable parameter once, shared ones under their first name, with the group it belongs to."""
-    learned = set(ranges)  # of which each is equal to itself alone
+    learned = set(ranges)  # parameters compare by identity
     for name, parameter in model.named_parameters():
         if parameter in learned:
             yield parameter, _Place(RANGES, decays=False)

@@ -35,7 +35,7 @@ class StageSettings:
         best_from: the first update whose model may be the best one; QAT begins at the update that quantizes everything.
         keep_start: the model as it comes counts as epoch 0, and is what is left where no epoch improves on it.
         forward_batch: windows to a forward pass, at most `batch_size`, which is the default. Fewer need less memory; an update is computed
-            from the same windows, and its gradients are the same but for rounding. Halved where memory runs out.
+            from the same windows, and its gradients are the same apart from rounding. Halved where memory runs out.
         offload: where `validate.offload_optimizer` is auto, whether the optimizer's state leaves a GPU during validation from the start.
     """
 

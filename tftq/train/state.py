@@ -1,4 +1,4 @@
-"""The result of a training, and the state of one that is going on."""
+"""The result of a training, and the state of one in progress."""
 
 import math
 import warnings

@@ -25,10 +25,10 @@ CPU = torch.device("cpu")
 
 
 class Validator:
-    """Validates a model while it is being trained, and remembers what it took to do so in the memory at hand.
+    """Validates a model while it is being trained, and remembers what worked in the memory at hand.
 
     Where memory runs out a validation begins anew: first without the optimizer's state on the device, then in halved batches, at last on
-    the CPU; the first and the last only where the recipe says `auto`. What was found stays for the validations to come.
+    the CPU; the first and the last only where the recipe says `auto`. Later validations begin with what worked.
 
     Args:
         model: what is trained.
@@ -36,7 +36,7 @@ class Validator:
         settings: of the stage of training.
         precision: the format and device of training.
         optimizer: whose state can leave the device.
-        announce: told of everything that was done for want of memory.
+        announce: called with a message about every step taken for lack of memory.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class Validator:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What was found out about the memory at hand."""
+        """Return what worked in the memory at hand."""
         return {"largest": self.largest, "on_cpu": self.on_cpu, "offload": self.offload}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with what `state_dict` said."""
+        """Continue with what `state_dict` returned."""
         self.largest, self.on_cpu, self.offload = state["largest"], state["on_cpu"], state["offload"]
 
     def batch_size(self, forward: int) -> int:
@@ -102,9 +102,9 @@ class Validator:
             moved = self.on_cpu and self.precision.device.type != "cpu"
             model = copy_on_cpu(self.model) if moved else self.model
             precision = Precision(self.precision.name, CPU) if moved else self.precision
-            found = validate(model, self.windows, self.batch_size(forward), precision, on_batch=bar.validated)
+            validation = validate(model, self.windows, self.batch_size(forward), precision, on_batch=bar.validated)
             record("VALIDATION_END")
-        return found
+        return validation
 
     def _give_way(self, forward: int, reason: str) -> None:
         tried = min(self.batch_size(forward), len(self.windows))
