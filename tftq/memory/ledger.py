@@ -53,7 +53,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class MemoryLedger:
     """The memory ledger of one stage of training.
 
     Attributes:
@@ -74,7 +74,7 @@ def read_records(path: Path) -> list[Record]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def ledgers(records: Sequence[Record], budget_mb: int) -> dict[str, Ledger]:
+def ledgers(records: Sequence[Record], budget_mb: int) -> dict[str, MemoryLedger]:
     """The ledger of each stage that has records.
 
     Args:
@@ -112,7 +112,7 @@ def stack_at_peak(records: Sequence[Record]) -> dict[str, int | None]:
     return stack
 
 
-def _ledger(records: Sequence[Record], budget_mb: int) -> Ledger:
+def _ledger(records: Sequence[Record], budget_mb: int) -> MemoryLedger:
     rows = []
     for name, parts in _PARTS.items():
         budget = BUDGETS_MB.get(name)
@@ -120,7 +120,7 @@ def _ledger(records: Sequence[Record], budget_mb: int) -> Ledger:
     peak = max((record["peak"] for record in records if record["peak"] is not None), default=None)
     rows.append(Row("peak", peak, min(PEAK_MB, budget_mb) * MIB))
     phases = dict.fromkeys(_phase(record) for record in records)
-    return Ledger(rows, {phase: stack_at_peak([record for record in records if _phase(record) == phase]) for phase in phases})
+    return MemoryLedger(rows, {phase: stack_at_peak([record for record in records if _phase(record) == phase]) for phase in phases})
 
 
 def _most(records: Sequence[Record], parts: Sequence[str]) -> int | None:

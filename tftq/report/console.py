@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from tftq.export.forecaster import Exported
-from tftq.memory.ledger import Ledger
+from tftq.memory.ledger import MemoryLedger
 from tftq.memory.timeline import Timeline
 from tftq.model.tabulate import KNOT_COUNTS, TOLERANCE, TabulatedVariable
 from tftq.plan.training import StagePlan
@@ -38,7 +38,7 @@ def memory_line(timeline: Timeline, planned: int) -> str:
     return "\n  ".join([*lines, *timeline.missing])
 
 
-def ledger_table(stage: str, ledger: Ledger) -> Table:
+def ledger_table(stage: str, ledger: MemoryLedger) -> Table:
     """Make a table of what a stage's peak was made of, beside the budget of each component."""
     table = Table(title=f"Memory of {stage} at its peak, MiB", box=SIMPLE_HEAD, pad_edge=False)
     for name in ("", "measured", "budget", "verdict"):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from tftq.memory.ledger import COMPONENTS, Ledger, Record, Stack, ledgers, stack_of
+from tftq.memory.ledger import COMPONENTS, MemoryLedger, Record, Stack, ledgers, stack_of
 from tftq.report.chart import bar_chart
 from tftq.report.run_files import RunFiles
 from tftq.report.training import epoch_label, stage_shades
@@ -29,7 +29,7 @@ class MemoryUse:
 
     source: str
     chart: Markup
-    ledgers: Mapping[str, Ledger]
+    ledgers: Mapping[str, MemoryLedger]
     components: list[str]
     phases: list[tuple[str, list[int | None]]]
 
