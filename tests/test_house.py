@@ -19,13 +19,13 @@ FRAGMENT_DOCSTRINGS = {
     "errors": 1,
     "evaluate": 1,
     "export": 15,
-    "memory": 11,
+    "memory": 9,
     "model": 16,
-    "quant": 19,
-    "recipe": 11,
+    "quant": 18,
+    "recipe": 3,
     "report": 1,
     "spec": 12,
-    "train": 9,
+    "train": 7,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

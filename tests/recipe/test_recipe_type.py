@@ -13,7 +13,7 @@ from tftq.recipe import load as loading
 from tftq.recipe.fields import Count, FilePath, Names, Positive, Section
 from tftq.recipe.forecaster import FORECASTER
 from tftq.recipe.load import RecipeWarning, load, load_document, load_recipe, recipe_hash, resolved_yaml
-from tftq.recipe.recipe_type import Idle, RecipeType
+from tftq.recipe.recipe_type import RecipeType, UnusedOption
 from tftq.recipe.schema import Recipe
 
 
@@ -46,8 +46,8 @@ SHOP = RecipeType(
     of="a shop",
     command="sell",
     key="fruit",
-    idle=(Idle(("price",), lambda shop: shop.fruit.kind == "plum", "plums are free"),),
-    beside=(("name",),),
+    unused=(UnusedOption(("price",), lambda shop: shop.fruit.kind == "plum", "plums are free"),),
+    not_hashed=(("name",),),
 )
 TEXT = """\
 name: corner

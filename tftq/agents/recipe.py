@@ -6,7 +6,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from tftq.recipe.fields import Count, Fraction, NotNegative, Positive, Section, Switch, Tick, Ticks, Whole, contradiction, frozen
-from tftq.recipe.recipe_type import Idle, RecipeType, register
+from tftq.recipe.recipe_type import RecipeType, UnusedOption, register
 from tftq.recipe.schema import BarsRecipe, Calibration, MemoryRecipe, RunRecipe
 
 AgentFormat = Literal["fp32", "int8_ptq"]
@@ -130,12 +130,12 @@ class AgentRecipe(RunRecipe):
     memory: MemoryRecipe = MemoryRecipe()
 
 
-_IDLE: tuple[Idle[AgentRecipe], ...] = (
-    Idle(("agent", "tick"), lambda recipe: recipe.agent.cost_ticks == 0, "agent.cost_ticks is 0"),
-    Idle(("quant", "calibration_windows"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
-    Idle(("quant", "calibration"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
-    Idle(("quant", "percentile"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
-    Idle(("quant", "percentile"), lambda recipe: recipe.quant.calibration != "percentile", "quant.calibration is not percentile"),
+_UNUSED: tuple[UnusedOption[AgentRecipe], ...] = (
+    UnusedOption(("agent", "tick"), lambda recipe: recipe.agent.cost_ticks == 0, "agent.cost_ticks is 0"),
+    UnusedOption(("quant", "calibration_windows"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
+    UnusedOption(("quant", "calibration"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
+    UnusedOption(("quant", "percentile"), lambda recipe: recipe.quant.method == "none", "quant.method is none"),
+    UnusedOption(("quant", "percentile"), lambda recipe: recipe.quant.calibration != "percentile", "quant.calibration is not percentile"),
 )
 
 AGENT = register(
@@ -144,7 +144,7 @@ AGENT = register(
         of="an agent",
         command="python -m tftq.run",
         key="agent",
-        idle=_IDLE,
-        beside=(("name",), ("out",), ("data", "cache")),
+        unused=_UNUSED,
+        not_hashed=(("name",), ("out",), ("data", "cache")),
     )
 )

@@ -8,7 +8,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from tftq.recipe.fields import Count, FilePath, Names, Positive, Section, Switch, Text, Tick, Ticks, Whole, contradiction, frozen
-from tftq.recipe.recipe_type import Idle, RecipeType, register
+from tftq.recipe.recipe_type import RecipeType, UnusedOption, register
 from tftq.recipe.schema import Format, JobRecipe
 from tftq.spec.quantiles import quantile_name
 
@@ -170,17 +170,17 @@ ENSEMBLE = register(
         of="an ensemble",
         command="tftq ensemble",
         key="members",
-        idle=(
-            Idle(("data", "last"), lambda recipe: recipe.data.streamed, "standard input is answered as it comes"),
-            Idle(("data", "unseen"), lambda recipe: recipe.data.streamed, "standard input is answered as it comes"),
-            Idle(
+        unused=(
+            UnusedOption(("data", "last"), lambda recipe: recipe.data.streamed, "standard input is answered as it comes"),
+            UnusedOption(("data", "unseen"), lambda recipe: recipe.data.streamed, "standard input is answered as it comes"),
+            UnusedOption(
                 ("memory", "shared_allocator"),
                 lambda recipe: recipe.memory.residency == "lazy",
                 "memory.residency is lazy, and an arena of its own goes with each member that is unloaded",
             ),
-            Idle(("data", "bad_lines"), lambda recipe: not recipe.data.streamed, "data.path is a file, not standard input"),
+            UnusedOption(("data", "bad_lines"), lambda recipe: not recipe.data.streamed, "data.path is a file, not standard input"),
         ),
-        beside=(
+        not_hashed=(
             ("name",),
             ("out",),
             ("memory", "budget_mb"),

@@ -30,7 +30,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, recipe: JobRecipe, environment: Mapping[str, Any], *, resume: bool) -> "RunFolder":
-        """Begin a run in a new or empty folder, or resume one of the same recipe, whose `RecipeType.beside` may differ.
+        """Begin a run in a new or empty folder, or resume one of the same recipe, whose `RecipeType.not_hashed` may differ.
 
         Args:
             recipe: of the run.

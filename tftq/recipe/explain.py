@@ -1,4 +1,4 @@
-"""What the schema knows, put into words: the type at a path, what is allowed there, the nearest known name."""
+"""Explain the schema in words: the type at a path, the values allowed there, the nearest known name."""
 
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
@@ -15,30 +15,30 @@ _PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: 
 _LIMITS = {Ge: ("ge", "at least"), Gt: ("gt", "above"), Le: ("le", "at most"), Lt: ("lt", "below")}
 
 
-def members(kind: Any) -> tuple[Any, ...]:
-    """The types that `kind` may be, without their bounds and without None."""
-    if get_origin(kind) is Annotated:
-        return members(get_args(kind)[0])
-    if get_origin(kind) in (Union, UnionType):
-        return tuple(member for option in get_args(kind) if option is not type(None) for member in members(option))
-    return (kind,)
+def members(option_type: Any) -> tuple[Any, ...]:
+    """List the types that `option_type` may be, without their bounds and without None."""
+    if get_origin(option_type) is Annotated:
+        return members(get_args(option_type)[0])
+    if get_origin(option_type) in (Union, UnionType):
+        return tuple(member for option in get_args(option_type) if option is not type(None) for member in members(option))
+    return (option_type,)
 
 
-def is_section(kind: Any) -> bool:
-    """Whether options lie below `kind`."""
-    return all(isinstance(member, type) and issubclass(member, BaseModel) for member in members(kind))
+def is_section(option_type: Any) -> bool:
+    """Tell whether `option_type` is a section, with options below it."""
+    return all(isinstance(member, type) and issubclass(member, BaseModel) for member in members(option_type))
 
 
-def nullable(kind: Any) -> bool:
-    """Whether null is a value of `kind`."""
-    bare = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+def nullable(option_type: Any) -> bool:
+    """Tell whether null is a value of `option_type`."""
+    bare = get_args(option_type)[0] if get_origin(option_type) is Annotated else option_type
     return type(None) in get_args(bare)
 
 
-def fields(kind: Any) -> dict[str, Any]:
-    """The types of the options below `kind`, by name; those of every kind where there are several."""
+def fields(option_type: Any) -> dict[str, Any]:
+    """List the types of the options below `option_type`, by name; those of all its variants if it is a union of sections."""
     found: dict[str, Any] = {}
-    for member in members(kind):
+    for member in members(option_type):
         if isinstance(member, type) and issubclass(member, BaseModel):
             for name, info in member.model_fields.items():
                 option: Any = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
@@ -46,28 +46,28 @@ def fields(kind: Any) -> dict[str, Any]:
     return found
 
 
-def below(kind: Any, part: str) -> Any:
-    """The type of the option `part` below `kind`, or None where there is none; below a mapping or a list, the type of its elements."""
-    (member, *_) = members(kind)
+def below(option_type: Any, part: str) -> Any:
+    """Find the type of the option `part` below `option_type`, or of an element of a mapping or list; None where there is none."""
+    (member, *_) = members(option_type)
     if get_origin(member) is dict:
         return get_args(member)[1]
     if get_origin(member) is tuple:
         return get_args(member)[0]
-    return fields(kind).get(part)
+    return fields(option_type).get(part)
 
 
 def type_at(schema: Any, path: KeyPath) -> Any:
-    """The type of the option at `path` of a document that follows `schema`, or None where there is none."""
-    kind = schema
+    """Find the type of the option at `path` of a document that follows `schema`, or None where there is none."""
+    option_type = schema
     for part in path:
-        kind = below(kind, part)
-        if kind is None:
+        option_type = below(option_type, part)
+        if option_type is None:
             return None
-    return kind
+    return option_type
 
 
 class Place(NamedTuple):
-    """Where an error is: the path of its option, the section around it, and the kind of that section where there are several."""
+    """The place of an error: the path of its option, the section around it, and the `kind` of that section if it has several variants."""
 
     path: KeyPath
     section: Any
@@ -75,11 +75,11 @@ class Place(NamedTuple):
 
 
 def place_of(schema: Any, location: Iterable[str | int]) -> Place:
-    """The place of one of pydantic's errors; of a section of several kinds, its location names the kind, which a document's path does not.
+    """Find the place of one of pydantic's errors, whose location names the variant of a section, which a document's path does not.
 
     Args:
-        schema: that the document follows.
-        location: keys, indices and kinds from the top down.
+        schema: the schema of the document.
+        location: keys, indices and variants from the top down.
     """
     path: KeyPath = ()
     section, here, chosen, kind = None, schema, None, None
@@ -95,58 +95,58 @@ def place_of(schema: Any, location: Iterable[str | int]) -> Place:
     return Place(path, section, kind)
 
 
-def _paths(kind: Any, above: KeyPath = ()) -> Iterator[KeyPath]:
-    for name, option in fields(kind).items():
+def _paths(option_type: Any, above: KeyPath = ()) -> Iterator[KeyPath]:
+    for name, option in fields(option_type).items():
         yield (*above, name)
         if is_section(option):
             yield from _paths(option, (*above, name))
 
 
-def allowed(kind: Any) -> str:
-    """What may stand where `kind` is asked for."""
-    if is_section(kind) and len(members(kind)) > 1:
-        return f"a mapping with kind {allowed(fields(kind)['kind'])}, and the options of that kind"
-    bounds = _bounds(kind)
+def allowed(option_type: Any) -> str:
+    """Describe the values of `option_type`."""
+    if is_section(option_type) and len(members(option_type)) > 1:
+        return f"a mapping with kind {allowed(fields(option_type)['kind'])}, and the options of that kind"
+    bounds = _bounds(option_type)
     limits = [f"{words} {getattr(bound, name)}" for bound in bounds for of, (name, words) in _LIMITS.items() if isinstance(bound, of)]
     if any(isinstance(bound, MinLen) for bound in bounds):
         limits.append("not empty")
     limits += [f"matching {bound.pattern}" for bound in bounds if hasattr(bound, "pattern")]
-    words = " or ".join(dict.fromkeys(_words(member) for member in members(kind)))
-    return ", ".join([words, *limits]) + (" or null" if nullable(kind) else "")
+    words = " or ".join(dict.fromkeys(_words(member) for member in members(option_type)))
+    return ", ".join([words, *limits]) + (" or null" if nullable(option_type) else "")
 
 
-def _bounds(kind: Any) -> tuple[Any, ...]:
-    if get_origin(kind) is Annotated:
-        return (*get_args(kind)[1:], *_bounds(get_args(kind)[0]))
-    if get_origin(kind) in (Union, UnionType):
-        return tuple(bound for option in get_args(kind) for bound in _bounds(option))
+def _bounds(option_type: Any) -> tuple[Any, ...]:
+    if get_origin(option_type) is Annotated:
+        return (*get_args(option_type)[1:], *_bounds(get_args(option_type)[0]))
+    if get_origin(option_type) in (Union, UnionType):
+        return tuple(bound for option in get_args(option_type) for bound in _bounds(option))
     return ()
 
 
-def _words(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return ", ".join(map(str, get_args(kind)))
-    if get_origin(kind) is tuple:
-        return f"a list, each {allowed(get_args(kind)[0])}"
-    if get_origin(kind) is dict:
-        return f"a mapping from text to {allowed(get_args(kind)[1])}"
-    if is_section(kind):
-        return f"a mapping with the keys {', '.join(fields(kind))}"
-    return _PLAIN[kind]
+def _words(option_type: Any) -> str:
+    if get_origin(option_type) is Literal:
+        return ", ".join(map(str, get_args(option_type)))
+    if get_origin(option_type) is tuple:
+        return f"a list, each {allowed(get_args(option_type)[0])}"
+    if get_origin(option_type) is dict:
+        return f"a mapping from text to {allowed(get_args(option_type)[1])}"
+    if is_section(option_type):
+        return f"a mapping with the keys {', '.join(fields(option_type))}"
+    return _PLAIN[option_type]
 
 
-def choices(kind: Any) -> tuple[str, ...]:
-    """The words of a choice; empty for any other type."""
-    return tuple(word for member in members(kind) if get_origin(member) is Literal for word in map(str, get_args(member)))
+def choices(option_type: Any) -> tuple[str, ...]:
+    """List the words of a choice; empty for any other type."""
+    return tuple(word for member in members(option_type) if get_origin(member) is Literal for word in map(str, get_args(member)))
 
 
 def closest(word: str, words: Iterable[str]) -> str | None:
-    """The one of `words` that `word` resembles, if any."""
+    """Find the one of `words` that `word` resembles; None without one."""
     return next(iter(get_close_matches(word, list(words), n=1)), None)
 
 
 def nearest(schema: Any, path: KeyPath, siblings: dict[str, Any]) -> str:
-    """Advice on an unknown key: the sibling it resembles, else the option of that name elsewhere, else every sibling."""
+    """Advise on an unknown key: name the sibling it resembles, else the option of that name elsewhere, else every sibling."""
     close = closest(path[-1], siblings)
     elsewhere = [".".join(known) for known in _paths(schema) if known[-1] == path[-1] and known[:-1] != path[:-1]]
     if close is not None:

@@ -1,4 +1,4 @@
-"""What options are made of: numbers with bounds, names, paths, and the section that holds some of them."""
+"""Types of options: numbers with bounds, names, paths, and the section that holds options."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,18 +9,18 @@ from pydantic_core import PydanticCustomError
 
 
 def whole(value: Any) -> Any:
-    """Let `1e4` stand where a whole number is asked for; YAML reads it as a float."""
+    """Convert a float without a fraction to an int, as YAML reads `1e4` as a float; return other values unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _truth(value: Any) -> Any:
-    """Take YAML 1.1's words for true and false where a truth value is asked for, and only there."""
+    """Convert YAML 1.1's words for true and false (yes, no, on, off) to a bool; return other values unchanged."""
     words = {"yes": True, "on": True, "no": False, "off": False}
     return words.get(value.lower(), value) if isinstance(value, str) else value
 
 
 def frozen(value: Any) -> Any:
-    """A list as a tuple, which nothing can change."""
+    """Convert a list to a tuple, which is immutable; return other values unchanged."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -33,7 +33,7 @@ def _path(value: Any) -> Any:
 
 
 def contradiction(message: str, key: str = "") -> PydanticCustomError:
-    """An error of one option against another; `key` is the option's path below the field that is being validated."""
+    """Build the error of an option that contradicts another; `key` is the option's path below the field that is being validated."""
     return PydanticCustomError("contradiction", "{message}", {"message": message, "key": key})
 
 
@@ -41,7 +41,7 @@ Count = Annotated[int, BeforeValidator(whole), Ge(1), Le(1_000_000)]
 Whole = Annotated[int, BeforeValidator(whole), Ge(0)]
 Positive = Annotated[float, Gt(0)]
 NotNegative = Annotated[float, Ge(0)]
-Tick = Annotated[Positive, Le(1_000_000)]  # in the price's unit; bounded, so that what positions come to stays a number
+Tick = Annotated[Positive, Le(1_000_000)]  # in the price's unit; bounded, so that earnings stay finite
 Ticks = Annotated[NotNegative, Le(1_000_000)]
 Fraction = Annotated[float, Ge(0), Le(1)]
 Switch = Annotated[bool, BeforeValidator(_truth)]
@@ -51,7 +51,7 @@ FilePath = Annotated[Path, Strict(False), BeforeValidator(_path)]
 
 
 def unique(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse a name that stands twice."""
+    """Raise an error for duplicate names; return the names."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise contradiction(f"named twice: {', '.join(twice)}; allowed: each name once")
@@ -59,6 +59,6 @@ def unique(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Section(BaseModel):
-    """A part of a recipe: frozen, without unknown keys, without numbers that are not finite, and defaults validated like values."""
+    """A part of a recipe: frozen, without unknown keys, without non-finite numbers; defaults are validated like values."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)

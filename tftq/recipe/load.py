@@ -1,4 +1,4 @@
-"""From a file and the command line to a recipe; every error at once, and no option that silently does nothing."""
+"""Load a recipe from a file and the command line; report all errors at once, and warn of options without effect."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ R = TypeVar("R", bound=Section)
 
 
 class RecipeWarning(UserWarning):
-    """An option that has no effect in the recipe it stands in."""
+    """An option that has no effect in its recipe."""
 
 
 def load_document(path: Path, overrides: Sequence[str] = (), *, among: Sequence[RecipeType[Any]] | None = None) -> Section:
@@ -45,30 +45,30 @@ def load_document(path: Path, overrides: Sequence[str] = (), *, among: Sequence[
             what is allowed.
     """
     document = read_document(path)
-    kind = _type_of_document(document.values)
-    if among is not None and kind not in among:
-        wanted = " or ".join(kind.of for kind in among)
-        raise RecipeError(f"{path}: is the recipe of {kind.of}; allowed here: that of {wanted}; {kind.command} takes it")
-    return _load(kind, path, document, overrides)
+    recipe_type = _type_of_document(document.values)
+    if among is not None and recipe_type not in among:
+        wanted = " or ".join(recipe_type.of for recipe_type in among)
+        raise RecipeError(f"{path}: is the recipe of {recipe_type.of}; allowed here: that of {wanted}; {recipe_type.command} takes it")
+    return _load(recipe_type, path, document, overrides)
 
 
-def load(kind: RecipeType[R], path: Path, overrides: Sequence[str] = ()) -> R:
-    """As `load_document`, for one type alone."""
-    recipe = load_document(path, overrides, among=(kind,))
-    assert isinstance(recipe, kind.schema)
+def load(recipe_type: RecipeType[R], path: Path, overrides: Sequence[str] = ()) -> R:
+    """Load a recipe of one type; see `load_document`."""
+    recipe = load_document(path, overrides, among=(recipe_type,))
+    assert isinstance(recipe, recipe_type.schema)
     return recipe
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """As `load`, for the recipe of a forecaster."""
+    """Load the recipe of a forecaster; see `load_document`."""
     return load(FORECASTER, path, overrides)
 
 
 def data_recipe(values: Mapping[str, Any], overrides: Sequence[str], changeable: Sequence[str]) -> BarsRecipe | TableRecipe:
-    """The `data` part of a recipe that was resolved before, with the command line's word last.
+    """Apply overrides to the `data` part of a resolved recipe.
 
     Args:
-        values: the part, its paths absolute.
+        values: the part, with absolute paths.
         overrides: `key=value` each, as `data.symbol=ESH4`.
         changeable: the options below `data` that overrides may set.
 
@@ -88,51 +88,51 @@ def data_recipe(values: Mapping[str, Any], overrides: Sequence[str], changeable:
 
 
 def resolved_yaml(recipe: Section) -> str:
-    """A recipe as YAML, every option that has an effect written out; `load_document` reads an equal recipe from it."""
+    """Write a recipe as YAML with every option that has an effect; `load_document` reads an equal recipe from it."""
     return write_document(_effective(recipe))
 
 
 def recipe_hash(recipe: Section) -> str:
-    """SHA-256 (hexadecimal) of what a recipe does: of every option with an effect on it; `RecipeType.beside` have none."""
+    """Compute the SHA-256 (hexadecimal) of the options that change what a run computes: all but `RecipeType.not_hashed`."""
     return hashlib.sha256(json.dumps(_deciding(recipe)).encode()).hexdigest()
 
 
 def deciding_yaml(recipe: Section) -> str:
-    """What a recipe does, as YAML: two of the same text come to the same, and one may go on where the other stopped."""
+    """Write the options that change what a run computes as YAML; a run may resume another of the same text."""
     return write_document(_deciding(recipe))
 
 
 def _type_of_document(values: Mapping[str, Any]) -> RecipeType[Any]:
-    return next((kind for kind in REGISTERED if kind.key in values), FORECASTER)
+    return next((recipe_type for recipe_type in REGISTERED if recipe_type.key in values), FORECASTER)
 
 
 def _type_of(recipe: Section) -> RecipeType[Any]:
-    return next(kind for kind in REGISTERED if type(recipe) is kind.schema)
+    return next(recipe_type for recipe_type in REGISTERED if type(recipe) is recipe_type.schema)
 
 
-def _load(kind: RecipeType[R], path: Path, document: Document, overrides: Sequence[str]) -> R:
+def _load(recipe_type: RecipeType[R], path: Path, document: Document, overrides: Sequence[str]) -> R:
     problems = [Problem(key, f"stands twice, on line {first} and line {second}; allowed: once") for key, first, second in document.twice]
-    values = with_absolute_paths(kind.schema, without_empty_sections(kind.schema, document.values), path.parent)
+    values = with_absolute_paths(recipe_type.schema, without_empty_sections(recipe_type.schema, document.values), path.parent)
     given: set[KeyPath] = set()
     for override in overrides:
         try:
-            apply_override(kind.schema, values, override, given)
+            apply_override(recipe_type.schema, values, override, given)
         except OverrideError as error:
             problems.append(error.problem)
-    recipe, refused = _validate(kind.schema, values)
+    recipe, refused = _validate(recipe_type.schema, values)
     problems += refused
     if recipe is None or problems:
         raise RecipeError(_report(path, problems, document.lines, given))
-    for option in kind.idle:
+    for option in recipe_type.unused:
         if holds(values, option.key) and option.when(recipe):
             warnings.warn(f"{'.'.join(option.key)} has no effect: {option.reason}", RecipeWarning, stacklevel=4)
             take_out(values, option.key)
-    return kind.schema.model_validate(values)
+    return recipe_type.schema.model_validate(values)
 
 
 def _effective(recipe: Section) -> dict[str, Any]:
     values = recipe.model_dump(mode="json")
-    for option in _type_of(recipe).idle:
+    for option in _type_of(recipe).unused:
         if holds(values, option.key) and option.when(recipe):
             take_out(values, option.key)
     return values
@@ -140,7 +140,7 @@ def _effective(recipe: Section) -> dict[str, Any]:
 
 def _deciding(recipe: Section) -> dict[str, Any]:
     values = _effective(recipe)
-    for key in _type_of(recipe).beside:
+    for key in _type_of(recipe).not_hashed:
         take_out(values, key)
     return values
 
@@ -153,14 +153,14 @@ def _validate(schema: type[R], values: dict[str, Any]) -> tuple[R | None, list[P
 
 
 def _explain(schema: type[Section], details: ErrorDetails) -> Problem:
-    """One of pydantic's errors with the path and in the words of a recipe."""
-    path, section, kind = place_of(schema, details["loc"])
+    """Translate one of pydantic's errors into the path and the words of a recipe."""
+    path, section, variant = place_of(schema, details["loc"])
     match details["type"]:
         case "contradiction":
             context = details["ctx"]
             return Problem((*path, *filter(None, [context["key"]])), context["message"])
-        case "extra_forbidden" | "invalid_key" if kind is not None and type_at(schema, path) is not None:
-            return Problem(path, f"is no option of {'.'.join((*path[:-1], 'kind'))} {kind}; allowed: {', '.join(fields(section))}")
+        case "extra_forbidden" | "invalid_key" if variant is not None and type_at(schema, path) is not None:
+            return Problem(path, f"is no option of {'.'.join((*path[:-1], 'kind'))} {variant}; allowed: {', '.join(fields(section))}")
         case "extra_forbidden" | "invalid_key":
             return Problem(path, f"unknown key; {nearest(schema, path, fields(section))}")
         case "union_tag_not_found" | "missing":
@@ -172,14 +172,14 @@ def _explain(schema: type[Section], details: ErrorDetails) -> Problem:
     return Problem(path, _found(details["input"], type_at(schema, path)))
 
 
-def _found(value: Any, kind: Any) -> str:
+def _found(value: Any, option_type: Any) -> str:
     value = list(value) if isinstance(value, tuple) else value
     advice = ""
-    if isinstance(value, str) and (word := closest(value, choices(kind))) is not None:
+    if isinstance(value, str) and (word := closest(value, choices(option_type))) is not None:
         advice = f"; did you mean {word}?"
-    elif str in members(kind) and isinstance(value, bool | int | float):
+    elif str in members(option_type) and isinstance(value, bool | int | float):
         advice = "; put it in quotes"
-    return f"found {value!r}; allowed: {allowed(kind)}{advice}"
+    return f"found {value!r}; allowed: {allowed(option_type)}{advice}"
 
 
 def _report(path: Path, problems: list[Problem], lines: dict[KeyPath, int], given: set[KeyPath]) -> str:

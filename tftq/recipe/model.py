@@ -1,4 +1,4 @@
-"""The kinds of network that a recipe may ask for."""
+"""Recipes of the networks: a Temporal Fusion Transformer, a Mamba-2."""
 
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -23,7 +23,7 @@ Quantiles = Annotated[tuple[Annotated[float, Gt(0), Lt(1)], ...], BeforeValidato
 class TftRecipe(Section):
     """A Temporal Fusion Transformer."""
 
-    kind: Literal["tft"] = Field(default="tft", exclude=True)  # the default is not written, as before there was a choice
+    kind: Literal["tft"] = Field(default="tft", exclude=True)  # the default is not written
     form: Literal["knots", "folded", "paper"] = "knots"
     hidden: Count = 64
     heads: Count = 4
@@ -59,7 +59,7 @@ class Mamba2Recipe(Section):
     expand: Count = 2  # width within a block, in widths between them
     head_dim: Count = 32  # channels with a decay in common; divides expand * hidden
     conv: Count = 4  # rows of the short convolution
-    chunk: Count = 128  # rows that are computed as one product; what it comes to is the same
+    chunk: Count = 128  # rows that are computed as one product; the result is the same
     dropout: Dropout = 0.1
     quantiles: Quantiles = (0.1, 0.5, 0.9)
 
@@ -77,7 +77,7 @@ def _divisors(number: int) -> str:
 
 
 def _kind(value: Any) -> str:
-    """The kind that a section of a file, or a model of it, is of; a TFT where it does not say."""
+    """Return `kind` of a section of a file, or of a model of it; tft by default."""
     return str(value.get("kind", "tft") if isinstance(value, dict) else getattr(value, "kind", "tft"))
 
 

@@ -1,4 +1,4 @@
-"""The command line's `key=value`, each typed by the option it sets, and paths made absolute."""
+"""Apply `key=value` of the command line, typed by the option it sets; make paths absolute; remove options."""
 
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -9,7 +9,7 @@ from tftq.recipe.yaml import InvalidYamlError, KeyPath, Problem, parse_texts, pa
 
 
 class OverrideError(RecipeError):
-    """An override that cannot be taken, with the path of its key."""
+    """An invalid override, with the path of its key."""
 
     def __init__(self, path: KeyPath, words: str) -> None:
         super().__init__(f"{'.'.join(path)}: {words}")
@@ -20,7 +20,7 @@ def apply_override(schema: Any, values: dict[str, Any], override: str, given: se
     """Set one option of a recipe that is not validated yet.
 
     Args:
-        schema: that the recipe follows.
+        schema: the schema of the recipe.
         values: the recipe, changed in place.
         override: `key=value`, split at the first `=`.
         given: the options that were set before; this one is added when it is set.
@@ -33,20 +33,20 @@ def apply_override(schema: Any, values: dict[str, Any], override: str, given: se
     if not equals or not name:
         raise OverrideError((), f"found {override!r}; allowed: key=value")
     key = _split(schema, name)
-    kind = type_at(schema, key)
-    if kind is None:
+    option_type = type_at(schema, key)
+    if option_type is None:
         raise _unknown(schema, key)
     if key in given:
         raise OverrideError(key, "stands twice; allowed: once")
     if against := sorted(".".join(other) for other in given if other[: len(key)] == key or key[: len(other)] == other):
         raise OverrideError(key, f"contradicts {', '.join(against)} on the command line; allowed: the one or the other")
-    if text == "null" and (is_section(kind) or not nullable(kind)):
+    if text == "null" and (is_section(option_type) or not nullable(option_type)):
         take_out(values, key)
-    elif is_section(kind):
-        options = ", ".join(f"{name}.{option}" for option in fields(kind))
+    elif is_section(option_type):
+        options = ", ".join(f"{name}.{option}" for option in fields(option_type))
         raise OverrideError(key, f"found {text!r}; allowed: null, or a value for one of {options}")
     else:
-        _set(values, key, _typed(text, key, kind))
+        _set(values, key, _typed(text, key, option_type))
     given.add(key)
 
 
@@ -64,17 +64,17 @@ def _set(values: dict[str, Any], key: KeyPath, value: Any) -> None:
 
 
 def _split(schema: Any, name: str) -> KeyPath:
-    """The path of a dotted name; what follows a mapping of plain values is one key: patterns of parameter names hold dots themselves."""
+    """Split a dotted name into a path; below a mapping of plain values the rest is one key: patterns of parameter names contain dots."""
     parts = name.split(".")
     for end in range(1, len(parts)):
-        kind = type_at(schema, tuple(parts[:end]))
-        if kind is not None and any(get_origin(member) is dict and not is_section(get_args(member)[1]) for member in members(kind)):
+        above = type_at(schema, tuple(parts[:end]))
+        if above is not None and any(get_origin(member) is dict and not is_section(get_args(member)[1]) for member in members(above)):
             return (*parts[:end], ".".join(parts[end:]))
     return tuple(parts)
 
 
 def _unknown(schema: Any, key: KeyPath) -> OverrideError:
-    """Advice on the first part of `key` that the schema does not know."""
+    """Return an error with advice on the first part of `key` that the schema does not know."""
     end = next(end for end in range(1, len(key) + 1) if type_at(schema, key[:end]) is None)
     above = type_at(schema, key[: end - 1])
     if not is_section(above):
@@ -82,10 +82,10 @@ def _unknown(schema: Any, key: KeyPath) -> OverrideError:
     return OverrideError(key, f"unknown key; {nearest(schema, key[:end], fields(above))}")
 
 
-def _typed(text: str, key: KeyPath, kind: Any) -> Any:
-    """The value that `text` stands for in an option of type `kind`."""
-    (member, *_) = members(kind)
-    if text == "null" and nullable(kind):
+def _typed(text: str, key: KeyPath, option_type: Any) -> Any:
+    """Parse `text` as a value of an option of type `option_type`."""
+    (member, *_) = members(option_type)
+    if text == "null" and nullable(option_type):
         return None
     if member is Path:
         return _absolute(Path(), text) if text else text
@@ -95,24 +95,24 @@ def _typed(text: str, key: KeyPath, kind: Any) -> Any:
     try:
         return parse(text)
     except InvalidYamlError as error:
-        raise OverrideError(key, f"found {text!r}; allowed: {allowed(kind)}") from error
+        raise OverrideError(key, f"found {text!r}; allowed: {allowed(option_type)}") from error
 
 
-def _elements(kind: Any) -> tuple[Any, ...]:
-    """The plain types of a list's elements, a choice counting as text."""
-    element = get_args(kind)[0]
+def _elements(option_type: Any) -> tuple[Any, ...]:
+    """List the plain types of the elements of a list; a choice counts as text."""
+    element = get_args(option_type)[0]
     return tuple(str if choices(member) else member for member in members(element))
 
 
-def with_absolute_paths(kind: Any, value: Any, folder: Path) -> Any:
-    """A file's value of type `kind`, its relative paths made relative to the file's own `folder`; what is no path is left to validation."""
+def with_absolute_paths(option_type: Any, value: Any, folder: Path) -> Any:
+    """Make relative paths in a value of type `option_type` absolute, from the `folder` of its file; leave the rest to validation."""
     if isinstance(value, dict):
-        found = ((name, inner, below(kind, name)) for name, inner in value.items())
-        return {name: inner if option is None else with_absolute_paths(option, inner, folder) for name, inner, option in found}
+        options = ((name, inner, below(option_type, name)) for name, inner in value.items())
+        return {name: inner if option is None else with_absolute_paths(option, inner, folder) for name, inner, option in options}
     if isinstance(value, list):
-        element = below(kind, "0")
+        element = below(option_type, "0")
         return value if element is None else [with_absolute_paths(element, inner, folder) for inner in value]
-    return _absolute(folder, value) if isinstance(value, str) and value and Path in members(kind) else value
+    return _absolute(folder, value) if isinstance(value, str) and value and Path in members(option_type) else value
 
 
 def _absolute(folder: Path, text: str) -> str:
@@ -124,14 +124,14 @@ def _absolute(folder: Path, text: str) -> str:
         return text
 
 
-def without_empty_sections(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
-    """The same without the sections that say nothing (`train:` and every line below it a comment), so that their defaults hold.
+def without_empty_sections(option_type: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Remove empty sections (`train:` with only comments below it), so that their defaults hold.
 
     Args:
-        kind: of section that the values are of.
-        values: as they lie in the file.
+        option_type: the type of the section.
+        values: its options as the file gives them.
     """
-    known = fields(kind)
+    known = fields(option_type)
     kept: dict[str, Any] = {}
     for name, value in values.items():
         option = known.get(name)
@@ -146,7 +146,7 @@ def without_empty_sections(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def holds(values: dict[str, Any], key: KeyPath) -> bool:
-    """Whether the option at `key` is written."""
+    """Tell whether the option at `key` is given."""
     inner: Any = values
     for part in key:
         if not isinstance(inner, dict) or part not in inner:
@@ -156,7 +156,7 @@ def holds(values: dict[str, Any], key: KeyPath) -> bool:
 
 
 def take_out(values: dict[str, Any], key: KeyPath) -> None:
-    """Leave the option at `key` to its default."""
+    """Remove the option at `key`, if it is given, so that its default holds."""
     if holds(values, key):
         inner = values
         for part in key[:-1]:

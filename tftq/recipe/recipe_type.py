@@ -1,4 +1,4 @@
-"""A type of recipe: the schema of its documents, the key by which they are known, and which of its options can be without effect."""
+"""A type of recipe: the schema of its documents, the key that identifies them, and the options that can be without effect."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from tftq.recipe.yaml import KeyPath
 Document = TypeVar("Document", bound=Section)
 
 
-class Idle(NamedTuple, Generic[Document]):
-    """An option that has no effect while something holds of the recipe, and why."""
+class UnusedOption(NamedTuple, Generic[Document]):
+    """An option that has no effect in recipes that meet a condition, and the reason."""
 
     key: KeyPath
     when: Callable[[Document], bool]
@@ -24,25 +24,25 @@ class RecipeType(Generic[Document]):
 
     Attributes:
         schema: of its documents.
-        of: what it describes, as "a forecaster".
-        command: what runs it.
-        key: the top-level key of such a document; None for the type of documents that have the key of no other.
-        idle: the options that can be without effect; they are warned of and left out of the resolved recipe.
-        beside: options that change nothing of what a run has computed, as where it writes; it may be resumed with others.
+        of: the subject it describes, such as "a forecaster".
+        command: the command that runs it.
+        key: the top-level key that identifies such a document; None for the type of all documents without such a key.
+        unused: the options that can be without effect; each gives a warning and is left out of the resolved recipe.
+        not_hashed: options that do not change what a run computes, such as where it writes; a run may be resumed with other values.
     """
 
     schema: type[Document]
     of: str
     command: str
     key: str | None
-    idle: tuple[Idle[Document], ...] = ()
-    beside: tuple[KeyPath, ...] = (("name",), ("out",))
+    unused: tuple[UnusedOption[Document], ...] = ()
+    not_hashed: tuple[KeyPath, ...] = (("name",), ("out",))
 
 
-REGISTERED: list[RecipeType[Any]] = []  # what lies above this package adds its own; `tftq.kinds` imports them all
+REGISTERED: list[RecipeType[Any]] = []  # packages above this one add theirs; `tftq.kinds` imports them all
 
 
 def register(recipe_type: RecipeType[Document]) -> RecipeType[Document]:
-    """Let documents of a type be read; returns the type."""
+    """Add a type to those that `load_document` reads; returns the type."""
     REGISTERED.append(recipe_type)
     return recipe_type

@@ -124,7 +124,7 @@ class OptimizerRecipe(Section):
 
 
 class ScheduleRecipe(Section):
-    """The learning rate's course: warm-up, stable, cool-down; fractions of all updates."""
+    """The learning-rate schedule: warm-up, stable, cool-down; fractions of all updates."""
 
     warmup: Fraction = 0.05
     cooldown: Fraction = 0.5
@@ -204,7 +204,7 @@ class QatRecipe(Section):
 
 
 class PruneRecipe(Section):
-    """Fewer history variables: after training those of least selection weight are left out, and what remains is trained on."""
+    """Pruning: after training, the history variables of least selection weight are removed and the rest is trained further."""
 
     keep: Count  # history variables that stay; fewer than the data has
     epochs: Count = 2
@@ -259,14 +259,14 @@ class MemoryRecipe(Section):
 
 
 class JobRecipe(Section):
-    """What every recipe says: what its run is called, and where it writes."""
+    """The options of every recipe: the name of its run, and where it writes."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     out: FilePath | None = None  # null: runs/<name>/<UTC time>
 
 
 class RunRecipe(JobRecipe):
-    """What the recipe of every training says: also where it computes."""
+    """The options of every recipe that trains: also the seed and the device."""
 
     seed: Annotated[int, BeforeValidator(whole), Ge(0), Lt(2**32)] = 7
     device: Literal["auto", "cuda", "cpu"] = "auto"
@@ -276,7 +276,7 @@ with warnings.catch_warnings():  # pydantic's own `validate` is a deprecated cla
     warnings.filterwarnings("ignore", message='Field name "validate"', category=UserWarning)
 
     class Recipe(RunRecipe):
-        """Everything that the run of a forecaster does."""
+        """The recipe of a forecaster."""
 
         data: DataRecipe
         model: ModelRecipe = TftRecipe()
