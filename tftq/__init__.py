@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from tftq.kinds import run as run_recipe
     from tftq.recipe.load import load_recipe
     from tftq.serve.forecast import predict
+    from tftq.serve.live import Live
     from tftq.serve.stream import Stream
     from tftq.spec.metadata import read_metadata
 
     __version__: str | None
 
-__all__ = ["Stream", "__version__", "load_recipe", "plan_recipe", "predict", "read_metadata", "run_recipe"]
+__all__ = ["Live", "Stream", "__version__", "load_recipe", "plan_recipe", "predict", "read_metadata", "run_recipe"]
 
 _HOMES = {
+    "Live": ("tftq.serve.live", "Live"),
     "Stream": ("tftq.serve.stream", "Stream"),
     "load_recipe": ("tftq.recipe.load", "load_recipe"),
     "plan_recipe": ("tftq.kinds", "plan"),  # not plan, nor run: these are names of modules of the package
