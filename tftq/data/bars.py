@@ -14,7 +14,7 @@ from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS, MEMORY, WIDTH, 
 from tftq.data.files import Columns, iso, nanoseconds, numbers, read_file
 from tftq.data.rows import Policy, RowOrder, Rows
 from tftq.data.segments import Needs, Segment, usable
-from tftq.data.source import Keep, Source, in_memory, window_starts
+from tftq.data.source import Keep, Source, Tail, in_memory, window_starts
 from tftq.data.windows import LogReturn
 from tftq.errors import DataError
 from tftq.spec.inputs import Column, Inputs
@@ -113,12 +113,14 @@ def bars_of(
     return replace(rows, notes=notes + time_notes + rows.notes, fixed_point=fixed_point)
 
 
-def load_bars(recipe: BarsRecipe, keep: Keep = in_memory) -> Source:
+def load_bars(recipe: BarsRecipe, keep: Keep = in_memory, *, horizon: int | None = None, tail: Tail | None = None) -> Source:
     """Read bars and compute the features of every segment that is long enough for a window.
 
     Args:
         recipe: the recipe's `data` part.
         keep: where the rows go.
+        horizon: bars that a window needs after its history; None: the recipe's.
+        tail: the rows of the newest window instead of the whole file.
 
     Returns:
         Rows of the long enough segments, their windows, and the cumulative log return as the target.
@@ -126,20 +128,20 @@ def load_bars(recipe: BarsRecipe, keep: Keep = in_memory) -> Source:
     Raises:
         DataError: a file, column or value that cannot be used.
     """
-    bars = read_bars(recipe.path, recipe.symbol, recipe.time_zone, recipe.duplicates, recipe.missing)
-    needs = Needs(recipe.warmup, recipe.lookback, recipe.horizon)
+    file = read_file(recipe.path) if tail is None else tail.file
+    bars = bars_of(file, recipe.path, recipe.symbol, recipe.time_zone, recipe.duplicates, recipe.missing)
+    warmup, earlier = (recipe.warmup, 0) if tail is None else (tail.context, tail.earlier)
+    needs = Needs(warmup, recipe.lookback, recipe.horizon if horizon is None else horizon)
     segments, notes = usable(bars, needs)
-    if recipe.warmup < MEMORY - 1:
-        notes.append(
-            f"data.warmup {recipe.warmup} is below {MEMORY - 1}: a segment's first features see a market that stood still before it"
-        )
-    rows = keep(sum(map(len, segments)), WIDTH, _feature_blocks(bars, segments, recipe.time_zone))
+    if warmup < MEMORY - 1:
+        notes.append(f"data.warmup {warmup} is below {MEMORY - 1}: a segment's first features see a market that stood still before it")
+    rows = keep(sum(map(len, segments)), WIDTH, _feature_blocks(bars, segments, recipe.time_zone, earlier))
     stops = np.cumsum([len(segment) for segment in segments])
     packed = [Segment(int(stop) - len(segment), int(stop)) for segment, stop in zip(segments, stops, strict=True)]
     observed = tuple(Column(name, "observed") for name in BAR_COLUMNS)
     known = tuple(Column(name, "known") for name in CLOCK_COLUMNS)
     return Source(
-        inputs=Inputs(observed + known, recipe.lookback, recipe.horizon),
+        inputs=Inputs(observed + known, recipe.lookback, needs.horizon),
         rows=rows,
         times=_joined(bars.times, segments),
         starts=window_starts(packed, needs),
@@ -148,8 +150,8 @@ def load_bars(recipe: BarsRecipe, keep: Keep = in_memory) -> Source:
     )
 
 
-def _feature_blocks(bars: Rows, segments: list[Segment], time_zone: str | None) -> Iterator[np.ndarray]:
-    """The features of the segments' bars, float32 [at most BLOCK, WIDTH] each.
+def _feature_blocks(bars: Rows, segments: list[Segment], time_zone: str | None, earlier: int) -> Iterator[np.ndarray]:
+    """The features of the segments' bars, float32 [at most BLOCK, WIDTH] each; `earlier` bars of a segment lie before those given.
 
     A block is computed from its own bars and the few before them that its features look at: no bit differs from those of the whole
     segment, and what is computed on the way takes 22 MB, however long the segment. Half as many bars at a time take a fifth more of the
@@ -160,7 +162,7 @@ def _feature_blocks(bars: Rows, segments: list[Segment], time_zone: str | None) 
             stop = min(start + BLOCK, segment.stop)
             seen = max(segment.start, start - MEMORY + 1)
             columns = {name: column[seen:stop] for name, column in bars.columns.items()}
-            yield feature_rows(columns, bars.times[seen:stop], stop - start, age=seen - segment.start, time_zone=time_zone)
+            yield feature_rows(columns, bars.times[seen:stop], stop - start, age=earlier + seen - segment.start, time_zone=time_zone)
 
 
 def _joined(values: np.ndarray, segments: list[Segment]) -> np.ndarray:

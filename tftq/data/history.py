@@ -10,10 +10,10 @@ import numpy as np
 
 from tftq.data.bars import load_bars
 from tftq.data.features.calendar import circle
-from tftq.data.features.table import BAR_COLUMNS, clock_features
+from tftq.data.features.table import clock_features
 from tftq.data.files import duration, iso, wall_clock
 from tftq.data.latest import NotStreamedError, newest_rows
-from tftq.data.source import Source
+from tftq.data.source import Source, Tail
 from tftq.data.table import read_table
 from tftq.data.windows import LogReturn, Target, history_rows
 from tftq.errors import DataError
@@ -134,26 +134,21 @@ def read_history(recipe: BarsRecipe | TableRecipe, step: int, *, newest: bool = 
     if not newest:
         return _windows(_read(recipe), recipe, step, newest=False)
     try:
-        with newest_rows(recipe, step) as tail:
-            changes = {"warmup": tail.context} if recipe.kind == "bars" else {}
-            source = _read(recipe.model_copy(update={"path": tail.path, **changes}))
+        tail = newest_rows(recipe, step)
     except NotStreamedError as reason:
         history = _windows(_read(recipe), recipe, step, newest=True)
         history.notes.append(f"read the whole file to find its newest window: {reason}")
         return history
-    if recipe.kind == "bars":
-        age = tail.earlier + np.arange(len(source.rows))
-        source.rows[:, BAR_COLUMNS.index("bars_in_segment")] = np.log1p(age)
+    source = _read(recipe, tail)
     notes = [*source.notes, *([tail.note] if tail.note else [])]
     return _windows(replace(source, notes=notes), recipe, step, newest=True)
 
 
-def _read(recipe: BarsRecipe | TableRecipe) -> Source:
-    """Rows, and the starts of the windows whose history is complete: to the readers, windows without a horizon."""
+def _read(recipe: BarsRecipe | TableRecipe, tail: Tail | None = None) -> Source:
+    """Read rows, and the starts of the windows whose history is complete, whatever is known of their horizon."""
     if recipe.kind == "bars":
-        return load_bars(recipe.model_copy(update={"horizon": 0}))
-    # Rows that are not complete may be what is known of the future.
-    source = read_table(recipe.model_copy(update={"horizon": 0, "missing": "drop"}), learned=False)
+        return load_bars(recipe, horizon=0, tail=tail)
+    source = read_table(recipe, forecasting=True, tail=tail)
     absent = ~np.isfinite(source.rows)
     complete = int(np.flatnonzero(~absent.any(1))[-1])  # the last row that is
     notes = source.notes

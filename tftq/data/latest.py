@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,6 +12,7 @@ import pyarrow.parquet as pq
 from tftq.data.bars import NAMES, PRICES
 from tftq.data.features.table import MEMORY
 from tftq.data.files import Columns, iso, nanoseconds, numbers
+from tftq.data.source import Tail
 
 if TYPE_CHECKING:
     from tftq.recipe.schema import BarsRecipe, TableRecipe
@@ -27,25 +25,8 @@ class NotStreamedError(Exception):
     """Why the newest window cannot be found without reading the whole file at once."""
 
 
-class Tail(NamedTuple):
-    """The rows that the newest window needs, in a file of their own.
-
-    Attributes:
-        path: a parquet file that the usual reader reads.
-        context: its rows before the window, which only feed features.
-        earlier: rows of the window's segment that lie before those of the file.
-        note: what a user should know.
-    """
-
-    path: Path
-    context: int
-    earlier: int
-    note: str | None
-
-
-@contextmanager
-def newest_rows(recipe: BarsRecipe | TableRecipe, step: int) -> Iterator[Tail]:
-    """Copy the rows of the newest window, those that its features look at, and what the file knows of its horizon.
+def newest_rows(recipe: BarsRecipe | TableRecipe, step: int) -> Tail:
+    """Read the rows of the newest window, those that its features look at, and what the file knows of its horizon.
 
     The times are passed once, in batches, to find where the window's segment began and whether they are in order; values are read from the
     row groups that hold the window.
@@ -75,10 +56,7 @@ def newest_rows(recipe: BarsRecipe | TableRecipe, step: int) -> Iterator[Tail]:
     note = None
     if newest.newer and recipe.kind == "bars":
         note = f"the newest window ends at {iso(newest.time)}: of the {newest.newer} rows after it, no {needed} are unbroken"
-    with TemporaryDirectory(prefix="tftq-") as folder:
-        path = Path(folder) / recipe.path.name  # the reader calls a series without a symbol by the name of its file
-        pq.write_table(rows, path)
-        yield Tail(path, count - recipe.lookback, newest.length - count, note)
+    return Tail(Columns.of_table(rows), count - recipe.lookback, newest.length - count, note)
 
 
 class _Newest(NamedTuple):

@@ -6,6 +6,7 @@ from itertools import chain
 
 import numpy as np
 
+from tftq.data.files import Columns
 from tftq.data.segments import Needs, Segment
 from tftq.data.windows import Target, nothing_to_release
 from tftq.spec.inputs import Inputs
@@ -35,6 +36,23 @@ class Source:
     target: Target
     notes: list[str]
     release: Callable[[], None] = nothing_to_release
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The rows that the newest window of a file needs, taken from its end.
+
+    Args:
+        file: their columns, as the file has them.
+        context: rows before the window, which only feed features.
+        earlier: rows of the window's segment before these.
+        note: what a user should know, if anything.
+    """
+
+    file: Columns
+    context: int
+    earlier: int
+    note: str | None
 
 
 def in_memory(count: int, width: int, blocks: Iterator[np.ndarray]) -> np.ndarray:

@@ -10,7 +10,7 @@ from tftq.data.features.calendar import circle
 from tftq.data.files import Columns, nanoseconds, numbers, read_file, wall_clock
 from tftq.data.rows import RowOrder
 from tftq.data.segments import Needs, usable, usual_step
-from tftq.data.source import Keep, Source, in_memory, window_starts
+from tftq.data.source import Keep, Source, Tail, in_memory, window_starts
 from tftq.data.windows import Level
 from tftq.errors import DataError
 from tftq.spec.inputs import Column, Inputs
@@ -23,13 +23,15 @@ LARGEST = 1e30  # leaves room for squares and sums in float32
 RESOLVED_STEPS = 1000  # float32 must tell so many values apart over a column's range
 
 
-def read_table(recipe: TableRecipe, keep: Keep = in_memory, *, learned: bool = True) -> Source:
+def read_table(recipe: TableRecipe, keep: Keep = in_memory, *, forecasting: bool = False, tail: Tail | None = None) -> Source:
     """Read a parquet or CSV table. The target's own past is the first observed column.
 
     Args:
         recipe: the recipe's `data` part.
         keep: where the rows go.
-        learned: whether scalings are fitted to the rows, for which float32 must tell a column's values apart.
+        forecasting: whether the windows are to be forecast rather than learned from: they need no horizon, incomplete rows may be the known
+            future, and float32 need not tell a column's values apart, as no scaling is fitted to them.
+        tail: the rows of the newest window instead of the whole file.
 
     Returns:
         Its rows, windows and target.
@@ -42,7 +44,7 @@ def read_table(recipe: TableRecipe, keep: Keep = in_memory, *, learned: bool = T
             "data: nothing is known of the future; name columns known over the horizon in `data.known`, "
             "or calendar columns in `data.calendar`, such as [hour, weekday]"
         )
-    file = read_file(recipe.path)
+    file = read_file(recipe.path) if tail is None else tail.file
     _require(file.names, recipe)
     names = (recipe.target, *recipe.observed, *recipe.known)
     clock = [f"{cycle}_{part}" for cycle in recipe.calendar for part in ("sin", "cos")]
@@ -51,12 +53,12 @@ def read_table(recipe: TableRecipe, keep: Keep = in_memory, *, learned: bool = T
     times, notes = nanoseconds(file, recipe.time, recipe.time_zone, refuse_naive=False)
     order = RowOrder(np.ones(file.rows, bool), times, np.zeros(file.rows, np.int64), (recipe.target,), recipe.duplicates)
     values = np.empty((len(order), len(names) + len(clock)), np.float32)
-    target = _column(file, order, recipe.target, learned)
+    target = _column(file, order, recipe.target, learned=not forecasting)
     values[:, 0] = target
     for index, name in enumerate(names[1:], start=1):
-        values[:, index] = _column(file, order, name, learned)
-    rows = order.rows({recipe.target: target}, recipe.missing)
-    needs = Needs(0, recipe.lookback, recipe.horizon)
+        values[:, index] = _column(file, order, name, learned=not forecasting)
+    rows = order.rows({recipe.target: target}, "drop" if forecasting else recipe.missing)
+    needs = Needs(0, recipe.lookback, 0 if forecasting else recipe.horizon)
     segments, cuts = usable(rows, needs)
 
     wall = wall_clock(rows.times, recipe.time_zone)
@@ -66,7 +68,7 @@ def read_table(recipe: TableRecipe, keep: Keep = in_memory, *, learned: bool = T
     known = tuple(Column(name, "known") for name in (*recipe.known, *clock))
     slots = (rows.times - rows.times[0]) // usual_step(rows)
     return Source(
-        inputs=Inputs(observed + known, recipe.lookback, recipe.horizon),
+        inputs=Inputs(observed + known, recipe.lookback, needs.horizon),
         rows=keep(*values.shape, iter([values])),
         times=rows.times,
         starts=window_starts(segments, needs),
@@ -75,7 +77,7 @@ def read_table(recipe: TableRecipe, keep: Keep = in_memory, *, learned: bool = T
     )
 
 
-def _column(file: Columns, order: RowOrder, name: str, learned: bool) -> np.ndarray:
+def _column(file: Columns, order: RowOrder, name: str, *, learned: bool) -> np.ndarray:
     """A column in order; refused where float32, in which all else computes, cannot hold its values or, to learn, tell them apart."""
     values = order.column(name, numbers(file, name))
     finite = values[np.isfinite(values)]
