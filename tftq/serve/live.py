@@ -113,7 +113,7 @@ class Live:
 
 
 class _Window(Protocol):
-    """What holds the rows and forecasts: a `Stream`, or `_Rows`."""
+    """The rows of a window and their forecast: a `Stream`, or `_Rows`."""
 
     @property
     def ready(self) -> bool: ...
