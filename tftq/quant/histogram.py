@@ -30,7 +30,7 @@ class Histogram:
     def __init__(self, device: torch.device) -> None:
         self.low, self.high = math.inf, -math.inf
         self.counts = torch.zeros(BINS, dtype=torch.int64, device=device)
-        self.width = 2.0**-140  # so that every float32 that is not zero decides the width
+        self.width = 2.0**-160  # BINS / 2 of these are 2**-149, the smallest float32: every value that is not zero decides the width
 
     def add(self, x: Tensor) -> None:
         """Count the values of a tensor, any shape, all of them finite."""
