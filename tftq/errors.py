@@ -62,7 +62,7 @@ class EnsembleError(TftqError):
 
 
 class AnswerError(TftqError):
-    """What a member of an ensemble gave for an answer that is none: not finite, out of range, order or shape."""
+    """Invalid answer of an ensemble member: non-finite, out of range, unordered, or of the wrong shape."""
 
 
 class CompareError(TftqError):

@@ -170,7 +170,7 @@ def _joined(values: np.ndarray, segments: list[Segment]) -> np.ndarray:
 
 
 def find_columns(columns: list[str], path: Path | str) -> tuple[dict[str, str], list[str]]:
-    """What each column is called, by what it holds, and notes.
+    """Find the name of each column by its content, with notes.
 
     Args:
         columns: the names in a file.

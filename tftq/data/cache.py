@@ -39,7 +39,7 @@ class _Damaged(Exception):
 
 
 def cached(recipe: BarsRecipe | TableRecipe, folder: Path, read: Callable[[Keep], Source]) -> Source:
-    """What `read` makes of a recipe's data, from a file where an earlier run left it there.
+    """Return the result of `read` for a recipe's data, from the cache of an earlier run if there is one.
 
     Runs that build the same file at once do not disturb each other: each writes one of its own, and the last one's stays.
 
@@ -77,7 +77,7 @@ def cached(recipe: BarsRecipe | TableRecipe, folder: Path, read: Callable[[Keep]
 
 
 def _key(recipe: BarsRecipe | TableRecipe) -> str:
-    """What the rows depend on: the file's content, the options that matter, and the code that reads them, whatever is changed in it."""
+    """Hash everything that the rows depend on: the content of the file, the options that matter, and the code that reads them."""
     with existing(recipe.path).open("rb") as file:
         content = hashlib.file_digest(file, "sha256").hexdigest()
     code = hashlib.sha256()

@@ -216,7 +216,7 @@ def nanoseconds(file: Columns, column: str, time_zone: str | None, refuse_naive:
 
 
 def wall_clock(times: np.ndarray, time_zone: str | None) -> np.ndarray:
-    """What a clock in `time_zone` (None: UTC) shows at `times`, both int64 nanoseconds [rows]."""
+    """Convert `times` to the wall clock of `time_zone` (None: UTC), both int64 nanoseconds [rows]."""
     if time_zone in (None, "UTC"):
         return times
     from pyarrow.compute import local_timestamp

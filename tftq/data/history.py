@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(NamedTuple):
-    """What came of windows, where all of their horizon has happened.
+    """The observed outcome of windows whose whole horizon is in the past.
 
     known bool [batch]; target and naive float32 [known, horizon], in the target's unit.
     """
@@ -96,7 +96,7 @@ class History:
         return replace(self, inputs=self.inputs.without(names))
 
     def outcome(self, indices: np.ndarray) -> Outcome:
-        """What came of windows, and the baseline's forecast of it."""
+        """Compute the observed outcome of windows, and the baseline's forecast of it."""
         known = self.ahead[indices] >= self.inputs.horizon
         last = self.last[indices][known]
         horizon = self.inputs.horizon

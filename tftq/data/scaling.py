@@ -51,7 +51,7 @@ class TargetScaling:
 
 
 class Moments(NamedTuple):
-    """What columns come to over all their rows: float64 [columns] each."""
+    """Statistics of columns over all their rows: float64 [columns] each."""
 
     low: np.ndarray
     high: np.ndarray

@@ -1,4 +1,4 @@
-"""What a reader of bars or tables hands to the split: rows, windows and the target, whatever they came from."""
+"""The result of a reader of bars or tables, as the split takes it: rows, windows and the target."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -38,7 +38,7 @@ def blocks(array: np.ndarray, size: int) -> Iterator[np.ndarray]:
 
 
 def nothing_to_release() -> None:
-    """What there is to let go of where rows lie in memory of their own."""
+    """Release nothing: the rows lie in memory of their own."""
 
 
 def history_rows(rows: np.ndarray, which: np.ndarray, inputs: Inputs) -> np.ndarray:
@@ -56,7 +56,7 @@ def history_rows(rows: np.ndarray, which: np.ndarray, inputs: Inputs) -> np.ndar
 
 
 class Target(Protocol):
-    """What a window is to forecast, from the rows after its last history row."""
+    """The target of a window: the values to forecast, from the rows after its last history row."""
 
     @property
     def unit(self) -> str:
@@ -183,7 +183,7 @@ class Windows:
         return BatchArrays(history, future, None, self.targets(indices))
 
     def targets(self, indices: ArrayLike) -> np.ndarray:
-        """What is to be forecast, float32 [batch, horizon], in `target_unit`; no history is read for it."""
+        """Compute the targets, float32 [batch, horizon], in `target_unit`, without reading any history."""
         found = self.target.values(self.last_rows(indices), self.inputs.horizon)
         self._release()
         return found

@@ -1,4 +1,4 @@
-"""What a recipe may say: frozen models with every name, default and bound; a wrong value is refused where it stands."""
+"""The options of a forecaster's recipe: frozen models with every name, default and bound."""
 
 import warnings
 from typing import Annotated, Literal
@@ -231,7 +231,7 @@ class QuantRecipe(Section):
 
     @property
     def formats(self) -> tuple[Format, ...]:
-        """What the method makes, that which it is for last."""
+        """The formats that the method makes; the last is its result."""
         calibrated, trained = INTEGER_FORMATS[self.weights]
         made: dict[str, tuple[Format, ...]] = {"none": ("fp32",), "ptq": ("fp32", calibrated), "qat": ("fp32", calibrated, trained)}
         return made[self.method]

@@ -23,7 +23,7 @@ _INTEGER_BASES = {"0x": 16, "0o": 8, "0b": 2}
 
 
 class Problem(NamedTuple):
-    """What is wrong with one option, and whether it is from the command line rather than the file."""
+    """An error of one option, and whether it is from the command line rather than the file."""
 
     path: KeyPath
     words: str

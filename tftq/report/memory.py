@@ -17,7 +17,7 @@ SOURCES = {"cuda": "PyTorch's allocator", "counter": "the byte counter", "rss": 
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """What a run held.
+    """The memory that a run held.
 
     Attributes:
         source: how it was measured.

@@ -1,1 +1,1 @@
-"""What several parts agree on: formats, stages, inputs, metadata, summaries, units. Standard library only."""
+"""Facts that several parts share: formats, stages, inputs, metadata, summaries, units. Standard library only."""

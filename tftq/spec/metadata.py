@@ -1,4 +1,4 @@
-"""What an exported file says of itself: one validated model of it, written by the exporter and read by everything that serves."""
+"""The metadata of an exported file: one validated model, written by the exporter and read by everything that serves."""
 
 import json
 import math
@@ -38,7 +38,7 @@ Inputs = Mapping[str, tuple[InputColumn, ...]]  # the graph's inputs by name
 
 
 class Rule(NamedTuple):
-    """What a value must be.
+    """The rule that a value must meet.
 
     Attributes:
         allowed: in words, for the message.
@@ -151,7 +151,7 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Metadata:
-    """What every exported file says of itself.
+    """The metadata of every exported file.
 
     Attributes:
         version: of the metadata.
@@ -188,7 +188,7 @@ class Metadata:
         return cls(**_converted(cls, values, path), origin=origin)
 
     def to_json(self) -> str:
-        """What the file holds; the same text for the same metadata."""
+        """Return the text that the file holds; the same text for the same metadata."""
         return json.dumps(_written(self) | ({} if self.origin is None else _written(self.origin)), sort_keys=True)
 
     def names(self, name: str) -> tuple[str, ...]:
@@ -198,7 +198,7 @@ class Metadata:
 
 @dataclass(frozen=True, kw_only=True)
 class ForecasterMetadata(Metadata):
-    """What a forecaster says.
+    """The metadata of a forecaster.
 
     Attributes:
         horizon: steps that are forecast.
@@ -230,7 +230,7 @@ class ForecasterMetadata(Metadata):
 
 @dataclass(frozen=True, kw_only=True)
 class HalfMetadata(ForecasterMetadata):
-    """What a half of a streaming pair says.
+    """The metadata of a half of a streaming pair.
 
     Attributes:
         weights: the format of the one-piece model with the same weights.
@@ -250,7 +250,7 @@ class HalfMetadata(ForecasterMetadata):
 
     @classmethod
     def of(cls, whole: ForecasterMetadata, **more: Any) -> "HalfMetadata":
-        """What a half says beside what the model in one piece does.
+        """Add the entries of a half to the metadata of the model in one piece.
 
         Args:
             whole: of the model in one piece.
@@ -261,7 +261,7 @@ class HalfMetadata(ForecasterMetadata):
 
 @dataclass(frozen=True, kw_only=True)
 class AgentMetadata(Metadata):
-    """What an agent says.
+    """The metadata of an agent.
 
     Attributes:
         positions: that its scores are of, in order.
@@ -288,7 +288,7 @@ def read_metadata(path: Path | str) -> ForecasterMetadata | AgentMetadata | None
 
 
 def parse_metadata(entry: bytes | str, path: Path) -> ForecasterMetadata | AgentMetadata:
-    """As `read_metadata`, of the entry's text.
+    """Parse the text of the entry in a file; see `read_metadata`.
 
     Args:
         entry: the value of `METADATA_KEY`.
@@ -334,7 +334,7 @@ def _written(part: Any) -> dict[str, Any]:
 
 
 def _rules(cls: type[Any]) -> dict[str, Rule]:
-    """What the value of each key of a class must be."""
+    """List the rule of each key of a class."""
     hints = get_type_hints(cls, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items() if get_origin(hint) is Annotated}
 

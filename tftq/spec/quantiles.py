@@ -1,4 +1,4 @@
-"""What the quantiles of forecasts are called, as columns of files and in tables."""
+"""Names of the quantiles of forecasts, as columns of files and in tables."""
 
 import re
 

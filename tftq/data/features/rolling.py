@@ -22,7 +22,7 @@ def lags(x: Series, count: int) -> np.ndarray:
 
 
 def changes(x: Series, count: int) -> np.ndarray:
-    """As `lags`, less x now."""
+    """Subtract x now from its `lags`."""
     return lags(x, count) - x[count - 1 :]
 
 

@@ -39,7 +39,7 @@ def distance(bars: Bars, windows: Windows) -> tuple[Table, ...]:
 
 @cache
 def slope_weights(windows: Windows) -> np.ndarray:
-    """Of a least-squares line, newest first [windows, lags]; zeros beyond a window."""
+    """Compute the weights of a least-squares slope, newest first [windows, lags]; zeros beyond a window."""
     weights = np.zeros((len(windows), max(windows)))
     for row, window in zip(weights, windows, strict=True):
         centred = (window - 1) / 2 - np.arange(window)
