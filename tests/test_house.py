@@ -14,7 +14,7 @@ FRAGMENTS = ("What ", "As ", "Of ", "Whatever ", "That which ")  # a first line 
 # What exceeds a limit today. These only ever shrink: one that has come below its limit fails the test until it is taken out.
 MANY_PARAMETERS: set[str] = {"model/variable_selection.py:_mix_group"}  # what is recomputed must be an argument
 # Docstrings of each room that begin with one of FRAGMENTS.
-FRAGMENT_DOCSTRINGS = {"evaluate": 1, "export": 15, "memory": 9, "model": 16, "quant": 18, "train": 7}
+FRAGMENT_DOCSTRINGS = {"evaluate": 1, "export": 15, "memory": 9, "model": 3, "quant": 16, "train": 7}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

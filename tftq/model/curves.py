@@ -121,7 +121,7 @@ class FoldedCurves(nn.Module):
             return torch.einsum("nv,vnh->nh", weights, values.float())
 
     def _affine(self, x: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """What enters the ELU, and the skip, of the variables from `first` on, real or categorical: both [variables, rows, hidden]."""
+        """Compute the inputs of the ELU and the skip, for the variables from `first` on: both [variables, rows, hidden]."""
         if first < self.real:
             part = slice(first, first + x.shape[1])
             columns = x.T[:, :, None]  # [variables, rows, 1]
@@ -147,7 +147,7 @@ class KnotCurves(FoldedCurves):
         self.grid = grid
 
     def mix(self, x: Tensor, weights: Tensor) -> Tensor:
-        """As `FoldedCurves.mix`, interpolated linearly between the knots."""
+        """Mix the curves, interpolated linearly between the knots; see `FoldedCurves.mix`."""
         return recompute(self.grid.product, x, weights, self.table())
 
     def table(self) -> Tensor:
@@ -180,7 +180,7 @@ class TableCurves(nn.Module):
         self.values = nn.Parameter(values)
 
     def mix(self, x: Tensor, weights: Tensor) -> Tensor:
-        """As `KnotCurves.mix`."""
+        """Mix the curves of the table; see `KnotCurves.mix`."""
         return recompute(self._product, x, weights)
 
     def _product(self, x: Tensor, weights: Tensor) -> Tensor:

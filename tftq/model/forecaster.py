@@ -1,4 +1,4 @@
-"""What training, quantization and export ask of a network: raw columns in, quantiles in the target's own unit out."""
+"""The interface of a network to training, quantization and export: raw columns in, quantiles in the target's own unit out."""
 
 from typing import ClassVar
 

@@ -74,7 +74,7 @@ class Mamba2(Forecaster):
         self.heads = QuantileHeads(hidden, architecture.quantiles)
 
     def forward(self, history: Tensor, future: Tensor, static: Tensor | None = None) -> Tensor:
-        """As `Forecaster.forward`."""
+        """Forecast; see `Forecaster.forward`."""
         past = self.history_embedding(self.history_scaling(history))
         ahead = self.future_embedding(self.future_scaling(future))
         x = torch.cat([past, ahead], dim=1).float()  # [batch, lookback + horizon, hidden]

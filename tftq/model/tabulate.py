@@ -19,7 +19,7 @@ TOLERANCE = 0.05  # of a curve's distance from its table, in units of the curve'
 
 @dataclass(frozen=True)
 class TabulatedVariable:
-    """What became of one curve.
+    """The table of one curve, and its error.
 
     Attributes:
         name: the variable's, behind the name of its input.
@@ -53,7 +53,7 @@ def tabulate(
 
 @torch.no_grad()
 def put_tables(model: TemporalFusionTransformer, *, tolerance: float = TOLERANCE) -> list[TabulatedVariable]:
-    """As `tabulate`, in place, for a model of the form `knots` or `folded`."""
+    """Put tables into a model of the form `knots` or `folded`, in place; see `tabulate`."""
     report = []
     parts: tuple[InputName, ...] = ("static", "history", "future")
     for part in parts:

@@ -86,12 +86,12 @@ class TemporalFusionTransformer(Forecaster):
         return cls(model.inputs.without(names), *model.scalings, model.architecture)
 
     def forward(self, history: Tensor, future: Tensor, static: Tensor | None = None) -> Tensor:
-        """As `Forecaster.forward`."""
+        """Forecast; see `Forecaster.forward`."""
         context = self.static_context(static)
         return self.forecast(self.select_past(history, context), future, context)
 
     def static_context(self, static: Tensor | None) -> dict[str, Tensor]:
-        """What the static columns tell each part [batch, hidden]; empty where there are none."""
+        """Compute the static context of each part [batch, hidden]; empty without static columns."""
         if self.static_selection is None or self.static_scaling is None:
             assert static is None
             return {}
@@ -100,7 +100,7 @@ class TemporalFusionTransformer(Forecaster):
         return {use: network(selected) for use, network in self.static_contexts.items()}
 
     def select_past(self, history: Tensor, context: dict[str, Tensor]) -> Tensor:
-        """What variable selection makes of raw history rows [batch, lookback, hidden]; each row's result depends on that row alone."""
+        """Select the variables of raw history rows [batch, lookback, hidden]; each row's result depends on that row alone."""
         selected: Tensor = self.history_selection(self.history_scaling(history), _over_time(context, "selection"))
         return selected
 
@@ -135,7 +135,7 @@ class TemporalFusionTransformer(Forecaster):
         return hidden, cell
 
     def decode(self, past: Tensor, encoded: Tensor, state: tuple[Tensor, Tensor], future: Tensor, context: dict[str, Tensor]) -> Tensor:
-        """What follows the encoder: as `forecast`, with what `encode` returns."""
+        """Forecast from the result of `encode`; see `forecast`."""
         ahead = self.future_selection(self.future_scaling(future), _over_time(context, "selection"))  # [batch, horizon, hidden]
 
         # Locality enhancement

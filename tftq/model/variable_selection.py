@@ -15,7 +15,7 @@ from tftq.spec.inputs import Column
 
 
 class _Selection(OrderedColumns):
-    """What both forms have in common: how much each variable counts, told in the order of the inputs."""
+    """The part that both forms share: the weights of the variables, in the order of the inputs."""
 
     def weights(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """How much each variable counts.
@@ -26,7 +26,7 @@ class _Selection(OrderedColumns):
         return weights[..., self.order.argsort()] if self.reorders else weights
 
     def _weights(self, x: Tensor, context: Tensor | None) -> Tensor:
-        """As `weights`, of arranged variables in and out."""
+        """Compute the weights of arranged variables; see `weights`."""
         raise NotImplementedError
 
 
@@ -63,7 +63,7 @@ class VariableSelection(_Selection):
 
 
 class PaperVariableSelection(_Selection):
-    """As published: an embedding and a GRN for each variable, and a GRN over all embeddings side by side.
+    """Variable selection as published: an embedding and a GRN for each variable, and a GRN over all embeddings side by side.
 
     Evaluated a group of variables at a time and recomputed in the backward pass, never stacked; no gradient is larger than that of a
     group's weights.

@@ -23,7 +23,7 @@ class DynamicLstm(FakeQuantizedLstm):
         assert not lstm.dropout, "no dropout between layers is computed here"
 
     def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """As `nn.LSTM` with `batch_first`."""
+        """Run the LSTM; arguments and results are those of `nn.LSTM` with `batch_first`."""
         if not self.weight_quantizers["weight_ih_l0"].active:
             return super().forward(x, state)
         if state is None:

@@ -122,7 +122,7 @@ class FakeQuantizedLstm(nn.Module):
         return self.lstm.num_layers
 
     def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """As `nn.LSTM` with `batch_first`."""
+        """Run the LSTM; arguments and results are those of `nn.LSTM` with `batch_first`."""
         lstm = self.lstm
         if state is None:
             zeros = torch.zeros(lstm.num_layers, x.shape[0], lstm.hidden_size, device=x.device, dtype=x.dtype)
