@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import onnxruntime
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
@@ -33,7 +32,7 @@ from tftq.quant.prepare import prepared_copy
 from tftq.quant.quantizers import quantizers
 from tftq.quant.schedule import QatSchedule
 from tftq.recipe.schema import OptimizerRecipe, TrainRecipe, ValidateRecipe
-from tftq.serve.session import feeds
+from tftq.serve.session import InferenceSession, feeds
 from tftq.train.context import Timeline, TrainingData, Workplace
 from tftq.train.optimizer import build_optimizer
 from tftq.train.stages import float_settings
@@ -287,7 +286,7 @@ def _batch(device: torch.device) -> Batch:
 def _distance_of_export(model: Forecaster, device: torch.device) -> float:
     inputs = _example(device)
     expected = model.eval()(*inputs)
-    session = onnxruntime.InferenceSession(build_forecaster(model, "fp32", "points"), providers=["CPUExecutionProvider"])
+    session = InferenceSession(build_forecaster(model, "fp32", "points"), providers=["CPUExecutionProvider"])
     found = session.run(["forecast"], feeds(session, [tensor.cpu() for tensor in inputs]))[0]
     return _distance(torch.from_numpy(found), expected.cpu())
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import onnxruntime
 import torch
 
 from benchmarks.gpu.reference import RandomWindows, Size
@@ -20,7 +19,7 @@ from tftq.quant.weights import with_rounded_weights
 from tftq.recipe.schema import Format, is_half, is_integer
 from tftq.report.models import describe_nodes
 from tftq.serve.measure import measure
-from tftq.serve.session import CPU, CUDA, CUDA_OPTIONS, SEVERITY_ERROR, feeds, open_session
+from tftq.serve.session import CPU, CUDA, CUDA_OPTIONS, SEVERITY_ERROR, InferenceSession, SessionOptions, feeds, open_session
 from tftq.train.device import gpu_uuid
 
 BATCHES = (1, 32)
@@ -91,8 +90,8 @@ def computed_on_the_gpu(nodes: Mapping[str, Mapping[str, int]]) -> bool:
 
 def _optimised_share(path: Path, optimised: Path) -> float:
     """The share of INT8 among the weights outside the LSTM, in the graph as it is optimised for the GPU."""
-    options = onnxruntime.SessionOptions()
+    options = SessionOptions()
     options.log_severity_level = SEVERITY_ERROR
     options.optimized_model_filepath = str(optimised)
-    onnxruntime.InferenceSession(path, options, providers=[(CUDA, CUDA_OPTIONS), CPU])
+    InferenceSession(path, options, providers=[(CUDA, CUDA_OPTIONS), CPU])
     return integer_shares(stored_weights(optimised))["integer_share_outside_lstm"]

@@ -22,7 +22,7 @@ _chosen_by_user = NO_TELEMETRY in os.environ
 os.environ.setdefault(NO_TELEMETRY, "1")
 
 import onnxruntime  # noqa: E402
-from onnxruntime import InferenceSession  # noqa: E402
+from onnxruntime import InferenceSession, SessionOptions  # noqa: E402
 
 if sys.platform == "win32" and not _chosen_by_user:
     onnxruntime.disable_telemetry_events()  # Windows builds do not read the variable
@@ -61,7 +61,7 @@ def open_session(
         ProviderError: CUDA is asked for and does not work with this package or on this machine (the list of available providers does
             not depend on the device).
     """
-    options = onnxruntime.SessionOptions()
+    options = SessionOptions()
     options.log_severity_level = SEVERITY_ERROR if cuda else SEVERITY_FATAL  # on the CPU every problem it would log is raised as well
     options.intra_op_num_threads = threads
     if not spinning:
