@@ -6,8 +6,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import FrameType
 
+import numpy as np
 import pytest
+
+from tests.data.helpers import BEGIN, MINUTE
+from tests.serving import bars_model
+from tftq.serve.live import Live
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -87,6 +93,32 @@ def follow(title: str, folder: Path) -> None:
             text = path.read_text(encoding="utf-8")
             assert text.count(before) == 1, f"{where}: {text.count(before)} places for\n{before}"
             path.write_text(text.replace(before, after), encoding="utf-8")
+
+
+def test_a_raw_bar_passes_the_files_that_the_page_lists(tmp_path: Path) -> None:
+    listed = re.findall(r"`(tftq/[\w/]+\.py)`", PAGE.split("**A raw bar to an INT8 forecast**")[1].split("\n\n")[0])
+    bars_model(tmp_path / "m.onnx")
+    live = Live(tmp_path / "m.onnx")
+    close = 100 + np.sin(np.arange(61))
+    bars = [dict.fromkeys(("open", "high", "low", "close"), price) | {"volume": 1.0} for price in close]
+    times = [BEGIN + MINUTE * number for number in range(61)]
+    for time, bar in zip(times[:-1], bars[:-1], strict=True):
+        live.push({"timestamp": time, **bar})
+    passed: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        name = frame.f_code.co_filename.removeprefix(f"{ROOT}{os.sep}")
+        if name.startswith("tftq") and name not in passed:
+            passed.append(name)
+
+    before = sys.gettrace()
+    sys.settrace(note)
+    try:
+        forecast = live.push({"timestamp": times[-1], **bars[-1]})
+    finally:
+        sys.settrace(before)
+    assert forecast is not None and len(passed) <= 15
+    assert sorted(passed) == sorted(listed)
 
 
 def test_every_example_is_followed() -> None:
