@@ -81,6 +81,14 @@ def test_all_are_loaded_where_all_fit() -> None:
     assert set(residency.loads.grown) == {"a", "b"}
 
 
+def test_at_the_end_all_are_unloaded() -> None:
+    members = some("a", "b")
+    residency = Residency(members, {"a": MIB, "b": MIB}, 2 * MIB, lazy=False)
+    residency.load_all()
+    residency.unload_all()
+    assert not any(member.loaded for member in members) and residency.loads.evictions == []
+
+
 def test_lazily_the_least_recently_used_makes_room() -> None:
     members = some("a", "b", "c")
     residency = Residency(members, {"a": 2 * MIB, "b": 2 * MIB, "c": 2 * MIB}, 4 * MIB, lazy=True)

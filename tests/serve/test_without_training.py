@@ -45,3 +45,25 @@ def test_the_ensemble_was_whole(files: dict[str, tuple[str, ...]], tmp_path: Pat
     summary = json.loads((out / "summary.json").read_text())
     assert all(member["states"]["ok"] > 100 for member in summary["members"].values()) and len(summary["members"]) == 3
     assert summary["backtest"] is not None and (out / "report.html").is_file()
+
+
+LIGHT = """
+import os, sys
+from tftq.cli import main
+assert main(sys.argv[1:]) == 0
+heavy = {"pyarrow.compute", "pyarrow.csv", "rich", "jinja2"} & {*sys.modules}
+print(heavy, os.environ["ARROW_DEFAULT_MEMORY_POOL"], file=sys.stderr)
+"""
+
+
+def test_a_forecast_of_the_usual_file_imports_no_more_than_it_needs(
+    files: dict[str, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of these takes 5 to 9 MB, as Arrow's own pool does, which the user may choose."""
+    for chosen in (None, "mimalloc"):
+        monkeypatch.delenv("ARROW_DEFAULT_MEMORY_POOL", raising=False)
+        if chosen is not None:
+            monkeypatch.setenv("ARROW_DEFAULT_MEMORY_POOL", chosen)
+        command = [sys.executable, "-c", LIGHT, *files["predict"], "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        assert done.stderr == f"set() {chosen or 'system'}\n"

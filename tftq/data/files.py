@@ -249,7 +249,8 @@ def _parsed(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _epochs(values: pa.ChunkedArray, column: str) -> np.ndarray:
-    whole = values.cast(pa.int64(), safe=False).to_numpy()  # what does not fit comes out negative, and so of no unit
+    signed = values if pa.types.is_int64(values.type) else values.cast(pa.int64(), safe=False)
+    whole = signed.to_numpy()  # what does not fit comes out negative, and so of no unit
     low, high = int(whole.min()), int(whole.max())
     for per_second in EPOCH_UNITS.values():
         if EPOCH_SECONDS[0] * per_second <= low and high < EPOCH_SECONDS[1] * per_second:
