@@ -30,10 +30,9 @@ from tftq.model.batch import Batch
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import Architecture, Form, TemporalFusionTransformer
 from tftq.quant.calibration import calibrate
-from tftq.quant.layers import WeightStorage
 from tftq.quant.prepare import LstmStorage, prepared_copy
-from tftq.recipe.schema import Format
 from tftq.serve.measure import measure
+from tftq.spec.formats import Format, WeightStorage
 from tftq.spec.inputs import Column, Inputs
 
 QUANTILES = (0.1, 0.5, 0.9)

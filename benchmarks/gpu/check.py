@@ -37,7 +37,7 @@ from benchmarks.gpu.runtime import runtime_row
 from benchmarks.gpu.shortage import shortage_row
 from benchmarks.gpu.training import training_row
 from tftq.quant.prepare import LstmStorage
-from tftq.recipe.schema import Format
+from tftq.spec.formats import Format
 
 CAP_BYTES = 4 * 2**30  # of the card that this library is for
 SHORT_BYTES, LARGE_BATCH = 2**30, 1024  # a smaller cap, and windows that do not fit below it at once

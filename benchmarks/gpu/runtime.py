@@ -16,10 +16,10 @@ from tftq.model.tabulate import tabulate
 from tftq.quant.calibration import calibrate
 from tftq.quant.prepare import LstmStorage, prepared_copy
 from tftq.quant.weights import with_rounded_weights
-from tftq.recipe.schema import Format, is_half, is_integer
 from tftq.report.models import describe_nodes
 from tftq.serve.measure import measure
 from tftq.serve.session import CPU, CUDA, CUDA_OPTIONS, SEVERITY_ERROR, InferenceSession, SessionOptions, feeds, open_session
+from tftq.spec.formats import FORMATS, Format
 from tftq.train.device import gpu_uuid
 
 BATCHES = (1, 32)
@@ -48,10 +48,10 @@ def runtime_row(size: Size, kind: Format, lstm: LstmStorage, device: torch.devic
     model = tabulate(size.model(size.recipe("none", "fp32", 1)).to(device))[0]
     batch = windows.batch(range(max(BATCHES)))
     reference = model
-    if is_integer(kind) or kind == "fp16_int8":
+    if FORMATS[kind].stores_integers:
         model = prepared_copy(model, lstm=lstm)
         calibrate(model, [windows.batch(range(len(windows))).to(device)])
-        reference = model if is_integer(kind) else with_rounded_weights(model)
+        reference = model if FORMATS[kind].multiplies_integers else with_rounded_weights(model)
     with torch.no_grad():
         expected = reference.eval()(*batch.to(device).inputs).cpu()
 
@@ -69,9 +69,9 @@ def runtime_row(size: Size, kind: Format, lstm: LstmStorage, device: torch.devic
         nodes = costs[1].nodes
         row |= {"distance_of_spread": distance, "allowed": ALLOWED, "computed_by": describe_nodes(nodes), "nodes": nodes}
         passed = distance <= ALLOWED
-        if is_half(kind):
+        if FORMATS[kind].for_gpu:
             passed &= computed_on_the_gpu(nodes)
-        if kind == "fp16_int8":
+        if FORMATS[kind].weight_only:
             row["int8_share_optimised"] = _optimised_share(path, optimised)
             passed &= row["int8_share_optimised"] >= INT8_SHARE
     for count, one in costs.items():

@@ -13,7 +13,7 @@ from tests.agents.small import waves
 from tests.export.made import ORIGIN
 from tftq.agents.export import ExportedPolicy, export_policy, near_best, quantize
 from tftq.agents.policy import Policy, layer_sizes, scores_of
-from tftq.agents.recipe import AgentFormat, AgentQuantRecipe
+from tftq.agents.recipe import AgentQuantRecipe
 from tftq.agents.rewards import Rewards, best_actions, cross_positions, measure_earnings
 from tftq.errors import GateError
 from tftq.export import prove as prover
@@ -21,6 +21,7 @@ from tftq.export.publish import publish
 from tftq.io import sha256
 from tftq.serve.measure import Measurement
 from tftq.serve.proof import proven_bytes
+from tftq.spec.formats import Format
 from tftq.spec.metadata import read_metadata
 
 DATA = waves()
@@ -43,13 +44,13 @@ def _measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prover, "measure", lambda path, *, threads: Measurement(cost, {"CPUExecutionProvider": {"Gemm": 3}}))
 
 
-def exported(folder: Path, trained: Policy, kind: AgentFormat, recipe: AgentQuantRecipe = PTQ) -> ExportedPolicy:
+def exported(folder: Path, trained: Policy, kind: Format, recipe: AgentQuantRecipe = PTQ) -> ExportedPolicy:
     made = quantize(trained, recipe, DATA.train) if kind == "int8_ptq" else trained
     return export_policy(made, trained, kind, folder, DATA.validation, REWARDS, algorithm="dqn", origin=ORIGIN)
 
 
 @pytest.mark.parametrize("kind", ["fp32", "int8_ptq"])
-def test_a_file_scores_as_its_policy_does_from_raw_rows(tmp_path: Path, kind: AgentFormat) -> None:
+def test_a_file_scores_as_its_policy_does_from_raw_rows(tmp_path: Path, kind: Format) -> None:
     trained = policy(32, 32)  # a float product of fewer than sixteen weights would not be counted
     found = exported(tmp_path, trained, kind)
     session = ort.InferenceSession(found.path, providers=["CPUExecutionProvider"])

@@ -18,7 +18,8 @@ from tftq.ensemble.member import Streaming, open_member
 from tftq.ensemble.recipe import MemberRecipe
 from tftq.errors import EnsembleError
 from tftq.serve.forecast import predict
-from tftq.serve.stream import FORECAST_FILE, STEP_FILE, Stream
+from tftq.serve.stream import Stream
+from tftq.spec.formats import FORECAST_FILE, STEP_FILE
 
 pytestmark = pytest.mark.xdist_group("bars_run")
 

@@ -17,7 +17,7 @@ from tftq.export.graph import build_forecaster
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import Architecture, TemporalFusionTransformer
 from tftq.quant.weights import with_rounded_weights
-from tftq.recipe.schema import Format
+from tftq.spec.formats import Format
 from tftq.spec.inputs import Column, Inputs
 from tftq.spec.metadata import Origin
 

@@ -22,7 +22,7 @@ from tftq.quant.calibration import calibrate
 from tftq.quant.prepare import prepared_copy
 from tftq.recipe.load import load_recipe
 from tftq.serve.session import feeds, open_session
-from tftq.serve.stream import FORECAST_FILE, STEP_FILE
+from tftq.spec.formats import FORECAST_FILE, STEP_FILE
 
 LSTMS = ["small fp32", "small int8", "small int8, lstm dynamic"]  # the exports of `make`, one for each storage of the LSTM
 HALVES = (STEP_FILE, FORECAST_FILE)

@@ -20,8 +20,8 @@ from tftq.export.prove import Proof
 from tftq.io import sha256
 from tftq.model.batch import Batch
 from tftq.quant.quantizers import quantizers
-from tftq.recipe.schema import Format
 from tftq.serve.proof import proven_bytes
+from tftq.spec.formats import Format
 from tftq.spec.metadata import read_metadata
 
 pytestmark = pytest.mark.xdist_group("exports")

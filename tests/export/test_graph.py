@@ -27,10 +27,11 @@ from tftq.io import installed
 from tftq.model.batch import Batch
 from tftq.model.size import parameter_count
 from tftq.model.tabulate import tabulate
-from tftq.quant.layers import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable, WeightStorage
+from tftq.quant.layers import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable
 from tftq.quant.prepare import LstmStorage, prepared_copy
 from tftq.serve.measure import measure
 from tftq.serve.session import feeds, open_session
+from tftq.spec.formats import WeightStorage
 from tftq.spec.metadata import read_metadata
 
 pytestmark = pytest.mark.xdist_group("exports")

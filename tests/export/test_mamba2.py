@@ -17,8 +17,8 @@ from tftq.export.graph import build_forecaster
 from tftq.model.mamba2 import Mamba2
 from tftq.quant.sensitivity import measure_sensitivity
 from tftq.quant.weights import with_rounded_weights
-from tftq.recipe.schema import Format
 from tftq.serve.measure import Measurement
+from tftq.spec.formats import Format
 from tftq.spec.metadata import read_metadata
 
 KEPT = ("heads", "future_embedding")

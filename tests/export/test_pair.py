@@ -19,7 +19,7 @@ from tftq.export.pair_graph import ForecastNetwork, StepNetwork
 from tftq.export.publish import publish
 from tftq.io import sha256
 from tftq.serve.proof import proven_bytes
-from tftq.serve.stream import FORECAST_FILE, STEP_FILE
+from tftq.spec.formats import FORECAST_FILE, STEP_FILE
 from tftq.spec.metadata import ForecasterMetadata, read_metadata
 
 pytestmark = pytest.mark.xdist_group("exports")

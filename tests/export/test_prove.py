@@ -21,9 +21,9 @@ from tftq.export.prove import Proof, measure_on_gpu
 from tftq.io import sha256
 from tftq.model.batch import Batch
 from tftq.model.tabulate import tabulate
-from tftq.recipe.schema import Format
 from tftq.serve.measure import Measurement, measure
 from tftq.serve.proof import proven_bytes
+from tftq.spec.formats import Format
 
 pytestmark = pytest.mark.xdist_group("exports")
 

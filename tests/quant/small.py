@@ -10,8 +10,8 @@ from tftq.model.batch import Batch
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
 from tftq.quant.calibration import calibrate
-from tftq.quant.layers import WeightStorage
 from tftq.quant.prepare import LstmStorage, Model, prepared_copy
+from tftq.spec.formats import WeightStorage
 from tftq.spec.inputs import Inputs
 
 

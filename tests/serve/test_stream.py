@@ -21,7 +21,8 @@ from tftq.export.pair_graph import build_pair
 from tftq.model.batch import Batch
 from tftq.model.tabulate import tabulate
 from tftq.model.tft import TemporalFusionTransformer
-from tftq.serve.stream import FORECAST_FILE, STEP_FILE, EncodedWindows, Stream, window_bytes
+from tftq.serve.stream import EncodedWindows, Stream, window_bytes
+from tftq.spec.formats import FORECAST_FILE, STEP_FILE
 from tftq.spec.metadata import read_metadata
 
 pytestmark = pytest.mark.xdist_group("exports")

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from tftq.agents.equalize import equalize
 from tftq.agents.policy import Observations, Policy, scores_of
-from tftq.agents.recipe import AgentFormat, AgentQuantRecipe
+from tftq.agents.recipe import AgentQuantRecipe
 from tftq.agents.rewards import POSITIONS, Earnings, Rewards, Scores, best_actions, cross_positions, follow_actions, score_windows
 from tftq.data.windows import Windows
 from tftq.export.deploy import deploy
 from tftq.export.gate import EXACT, Check, at_least, finiteness
-from tftq.export.graph import EXAMPLE_BATCH, build_graph, columns_of, oldest_runtime, tool_versions
+from tftq.export.graph import EXAMPLE_BATCH, build_graph, columns_of, tool_versions
 from tftq.export.prove import Proof, Subject, prove, run_in_batches
 from tftq.export.publish import Proven, to_be_proven
 from tftq.plan.export import EXPORT_WINDOWS
@@ -24,6 +24,7 @@ from tftq.quant.calibration import calibrate
 from tftq.quant.layers import FakeQuantizedLinear
 from tftq.quant.prepare import swap_modules
 from tftq.serve.session import feeds, open_session
+from tftq.spec.formats import FORMATS, Format
 from tftq.spec.metadata import AgentMetadata, InputColumn, Origin
 
 AGREEMENT = 0.99  # of the positions that a file chooses, those that the trained policy would choose too, or nearly
@@ -70,7 +71,7 @@ def quantize(policy: Policy, recipe: AgentQuantRecipe, train: Windows) -> Policy
 def export_policy(
     policy: Policy,
     trained: Policy,
-    format: AgentFormat,
+    format: Format,
     folder: Path,
     validation: Windows,
     rewards: Rewards,
@@ -93,7 +94,7 @@ def export_policy(
     Raises:
         GateError: the file is not what it should be; no file with its name is left.
     """
-    path, proof = folder / f"{format}.onnx", folder / f"{format}.export.json"
+    path, proof = folder / FORMATS[format].files[0], folder / FORMATS[format].proof_file
     with to_be_proven(path, proof=proof) as unproven:
         (part,) = unproven.parts
         part.write_bytes(build_policy(policy, algorithm, format, origin))
@@ -103,7 +104,7 @@ def export_policy(
     return ExportedPolicy(path, unproven.proof, agreement, rewards.earnings(follow_actions(chosen, rewards)))
 
 
-def build_policy(policy: Policy, algorithm: str, format: AgentFormat, origin: Origin | None = None) -> bytes:
+def build_policy(policy: Policy, algorithm: str, format: Format, origin: Origin | None = None) -> bytes:
     """Build an ONNX model: `history` [batch, lookback, columns] raw and `position` [batch, 1] in, `scores` [batch, 3] out, any batch size.
 
     Args:
@@ -120,7 +121,7 @@ def build_policy(policy: Policy, algorithm: str, format: AgentFormat, origin: Or
     metadata = AgentMetadata(
         model=algorithm,
         format=format,
-        oldest_runtime=oldest_runtime(format),
+        oldest_runtime=FORMATS[format].oldest_runtime,
         lookback=inputs.lookback,
         inputs={"history": columns_of(inputs.history), "position": (InputColumn("position", "state"),)},
         versions=tool_versions(),
@@ -157,7 +158,7 @@ def near_best(chosen: Tensor, scores: Tensor) -> float:
     return float((short <= NEAR * (scores.max() - scores.min())).double().mean())
 
 
-def _prove(path: Path, policy: Policy, validation: Windows, format: AgentFormat, agreement: float) -> Proof:
+def _prove(path: Path, policy: Policy, validation: Windows, format: Format, agreement: float) -> Proof:
     """Prove an exported policy, see `prove`: its scores, and the positions that it chooses."""
     (seen,) = _observations(validation, EXPORT_WINDOWS)
 

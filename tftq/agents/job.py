@@ -18,6 +18,7 @@ from tftq.export.publish import origin
 from tftq.jobs.training import TrainingJob
 from tftq.plan.phases import RunPlan
 from tftq.recipe.load import recipe_hash
+from tftq.spec.formats import FORMATS
 from tftq.spec.summary import AgentSummary
 from tftq.train.device import choose_device, seed_everything
 
@@ -121,7 +122,7 @@ def _export(job: TrainingJob[AgentRecipe], policy: Policy, rewards: Rewards) -> 
     algorithm, source = recipe.agent.kind, origin(recipe.name, recipe_hash(recipe), recipe.data, data.train)
     exported: dict[str, ExportedPolicy] = {}
     for kind in recipe.quant.formats:
-        made = quantize(policy, recipe.quant, data.train) if kind == "int8_ptq" else policy
+        made = quantize(policy, recipe.quant, data.train) if FORMATS[kind].multiplies_integers else policy
         exported[kind] = export_policy(
             made, policy, kind, job.folder.path / "exports", data.validation, rewards, algorithm=algorithm, origin=source
         )

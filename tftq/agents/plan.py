@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tftq.agents.policy import Observations, Policy, layer_sizes, observation_size
-from tftq.agents.recipe import AgentFormat, AgentRecipe, DqnRecipe, PpoRecipe
+from tftq.agents.recipe import AgentRecipe, DqnRecipe, PpoRecipe
 from tftq.agents.rewards import EVALUATED, POSITIONS
 from tftq.console import Console
 from tftq.data.load import load_datasets
@@ -18,6 +18,7 @@ from tftq.jobs.plan import print_step
 from tftq.plan.export import EXPORT_WINDOWS
 from tftq.plan.peaks import ALLOCATOR_BLOCK, CUBLAS_WORKSPACE, PlannedPeak, plan_peaks
 from tftq.plan.phases import Phase, RunPlan, allowance_bytes, requested_device
+from tftq.spec.formats import FORMATS, Format
 from tftq.spec.inputs import Inputs
 from tftq.spec.units import MIB
 
@@ -65,10 +66,10 @@ def plan_training(
     return update, validation
 
 
-def plan_policy_export(agent: DqnRecipe | PpoRecipe, inputs: Inputs, kind: AgentFormat) -> PlannedPeak:
+def plan_policy_export(agent: DqnRecipe | PpoRecipe, inputs: Inputs, kind: Format) -> PlannedPeak:
     """Plan the host memory that building a file takes: the policy, the copy that is written, the graph and its bytes."""
     weights = _parameters(agent, inputs, len(POSITIONS))
-    size = 1 if kind == "int8_ptq" else FLOAT
+    size = 1 if FORMATS[kind].stores_integers else FLOAT
     components = {"parameters": 2 * FLOAT * weights, "workspace": 2 * size * weights}
     return PlannedPeak(sum(components.values()), {**dict.fromkeys(("gradients", "optimizer", "activations", "left_over"), 0), **components})
 

@@ -8,8 +8,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from tftq.recipe.fields import Count, Fraction, NotNegative, Positive, Section, Switch, Tick, Ticks, Whole, contradiction, frozen
 from tftq.recipe.recipe_type import RecipeType, UnusedOption, register
 from tftq.recipe.schema import BarsRecipe, Calibration, MemoryRecipe, RunRecipe
-
-AgentFormat = Literal["fp32", "int8_ptq"]
+from tftq.spec.formats import Format, method_formats
 
 
 class AgentBarsRecipe(BarsRecipe):
@@ -109,9 +108,9 @@ class AgentQuantRecipe(Section):
     percentile: Annotated[float, Gt(50), Le(100)] = 99.99  # of calibration percentile: what lies beyond, at each end, is left out
 
     @property
-    def formats(self) -> tuple[AgentFormat, ...]:
+    def formats(self) -> tuple[Format, ...]:
         """The formats that the method makes, its purpose last."""
-        return ("fp32",) if self.method == "none" else ("fp32", "int8_ptq")
+        return method_formats(self.method, "int8")
 
 
 class AgentExportRecipe(Section):

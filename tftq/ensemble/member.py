@@ -17,9 +17,10 @@ from tftq.errors import EnsembleError, GateError, MetadataError, NonFiniteError,
 from tftq.io import sha256
 from tftq.serve.find import find_model, model_folder
 from tftq.serve.measure import measure, measure_pair
-from tftq.serve.proof import PAIR_PROOF, proven_bytes
+from tftq.serve.proof import proven_bytes
 from tftq.serve.session import FLOATS, InferenceSession, open_session, require_runtime
-from tftq.serve.stream import FORECAST_FILE, STEP_FILE, Stream
+from tftq.serve.stream import Stream
+from tftq.spec.formats import FORMATS, STREAM
 from tftq.spec.metadata import HalfMetadata, read_metadata
 
 if TYPE_CHECKING:
@@ -260,12 +261,12 @@ def _written(path: Path) -> tuple[int, int, int]:
 def _files(name: str, recipe: MemberRecipe) -> tuple[Path, ...]:
     if not recipe.path.exists():
         raise EnsembleError(f"member {name}: no {recipe.path}; give a model, a folder of models or of a streaming pair, or train it first")
-    if recipe.path.is_dir() and recipe.format in (None, "stream"):
-        pair = tuple(model_folder(recipe.path) / file for file in (STEP_FILE, FORECAST_FILE))
+    if recipe.path.is_dir() and recipe.format in (None, STREAM):
+        pair = tuple(model_folder(recipe.path) / file for file in FORMATS[STREAM].files)
         there = [path.is_file() for path in pair]
         if all(there):
             return pair
-        if any(there) or recipe.format == "stream":
+        if any(there) or recipe.format == STREAM:
             raise EnsembleError(f"member {name}: {pair[0].parent} lacks {pair[there.index(False)].name} of a streaming pair")
     try:
         return (find_model(recipe.path, recipe.format),)
@@ -283,7 +284,8 @@ def planned_bytes(member: Member, note: Callable[[str], None]) -> int:
     Raises:
         EnsembleError: a file that cannot be measured.
     """
-    proof = member.files[0].with_name(PAIR_PROOF if isinstance(member, Streaming) else f"{member.files[0].stem}.export.json")
+    name = FORMATS[STREAM].proof_file if isinstance(member, Streaming) else f"{member.files[0].stem}.export.json"
+    proof = member.files[0].with_name(name)
     if proof.is_file():
         if (proven := proven_bytes(proof, member.hashes)) is not None:
             return proven

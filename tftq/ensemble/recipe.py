@@ -9,7 +9,8 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from tftq.recipe.fields import Count, FilePath, Names, Positive, Section, Switch, Text, Tick, Ticks, Whole, contradiction, frozen
 from tftq.recipe.recipe_type import RecipeType, UnusedOption, register
-from tftq.recipe.schema import Format, JobRecipe
+from tftq.recipe.schema import JobRecipe
+from tftq.spec.formats import Format
 from tftq.spec.quantiles import quantile_name
 
 STANDARD_INPUT = Path("-")

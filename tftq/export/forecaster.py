@@ -20,8 +20,8 @@ from tftq.model.batch import Batch, gather
 from tftq.model.forecaster import Forecaster
 from tftq.plan.export import EXPORT_WINDOWS
 from tftq.quant.weights import with_rounded_weights
-from tftq.recipe.schema import Format, is_half
 from tftq.serve.session import feeds, open_session
+from tftq.spec.formats import FORMATS, Format
 from tftq.spec.metadata import Origin
 
 
@@ -73,11 +73,11 @@ def export_model(
     Raises:
         GateError: the model is not what it should be; no file with its name is left.
     """
-    path, proof = folder / f"{format}.onnx", folder / f"{format}.export.json"
+    path, proof = folder / FORMATS[format].files[0], folder / FORMATS[format].proof_file
     with to_be_proven(path, proof=proof) as unproven:
         (part,) = unproven.parts
         part.write_bytes(build_forecaster(model, format, validation.target_unit, origin))
-        computes = with_rounded_weights(model) if format == "fp16_int8" else model
+        computes = with_rounded_weights(model) if FORMATS[format].weight_only else model
         unproven.proof = prove_forecaster(part, computes, _spread_out(validation), format, kept=model.kept_float, gpu=gpu)
         quality = evaluate(part, validation, metrics_for(model), batch_size=batch_size)
         tested = None if test is None else evaluate(part, test, metrics_for(model), batch_size=batch_size)
@@ -101,7 +101,7 @@ def prove_forecaster(
     def run(indices: Tensor | None = None, *, optimise: bool = True) -> np.ndarray:
         return run_file(path, batch if indices is None else _select(batch, indices), optimise=optimise)
 
-    tolerance = HALF if is_half(format) else EXACT
+    tolerance = HALF if FORMATS[format].for_gpu else EXACT
     subject = Subject(
         title=f"{path.name} ({format})",
         files=(path,),

@@ -10,7 +10,7 @@ from tftq.errors import GateError
 from tftq.export.census import Census
 from tftq.quant.dynamic_lstm import DynamicLstm
 from tftq.quant.layers import FakeQuantizedLstm
-from tftq.recipe.schema import Format, is_integer
+from tftq.spec.formats import FORMATS, Format
 
 # Distances are shares of the forecasts' spread.
 EXACT = 1e-4  # rounding of floats
@@ -60,9 +60,9 @@ def storage(census: Census, model: nn.Module, format: Format, kept: Collection[s
         format: the format.
         kept: the layers that were to stay in floating point where the others are quantized.
     """
-    if is_integer(format):
+    if FORMATS[format].multiplies_integers:
         return integrity(census, model, kept)
-    return stored_as_integers(census, kept) if format == "fp16_int8" else []
+    return stored_as_integers(census, kept) if FORMATS[format].weight_only else []
 
 
 def integrity(census: Census, model: nn.Module, kept: Collection[str] = ()) -> list[Check]:

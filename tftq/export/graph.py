@@ -15,7 +15,7 @@ from tftq.export.rewrite.zero_points import own_zero_points
 from tftq.export.tracing import trace
 from tftq.io import installed
 from tftq.model.forecaster import Forecaster
-from tftq.recipe.schema import INTEGER_FORMATS, Format, is_half
+from tftq.spec.formats import FORMATS, Format
 from tftq.spec.inputs import Column
 from tftq.spec.metadata import METADATA_KEY, ForecasterMetadata, InputColumn, Metadata, Origin
 
@@ -36,7 +36,7 @@ def build_forecaster(model: Forecaster, format: Format, target: str, origin: Ori
     Returns:
         The serialized model; the same for the same model.
     """
-    if is_half(format):
+    if FORMATS[format].for_gpu:
         deployed = deploy_half(model)
     else:
         deployed = deploy(model)
@@ -64,7 +64,7 @@ def build_graph(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], outpu
     return model.SerializeToString(deterministic=True)
 
 
-def describe(model: Forecaster, format: str, target: str, origin: Origin | None) -> ForecasterMetadata:
+def describe(model: Forecaster, format: Format, target: str, origin: Origin | None) -> ForecasterMetadata:
     """What a forecaster's file says of itself.
 
     Args: see `build_forecaster`.
@@ -73,7 +73,7 @@ def describe(model: Forecaster, format: str, target: str, origin: Origin | None)
     return ForecasterMetadata(
         model=model.kind,
         format=format,
-        oldest_runtime=oldest_runtime(format),
+        oldest_runtime=FORMATS[format].oldest_runtime,
         lookback=inputs.lookback,
         inputs={name: columns_of(getattr(inputs, name)) for name in inputs.shapes(1)},
         versions=tool_versions(),
@@ -90,15 +90,6 @@ def describe(model: Forecaster, format: str, target: str, origin: Origin | None)
 def columns_of(columns: Iterable[Column]) -> tuple[InputColumn, ...]:
     """The columns of an input as a file describes them."""
     return tuple(InputColumn(column.name, column.role, column.categories) for column in columns)
-
-
-def oldest_runtime(format: str) -> str:
-    """The oldest release of ONNX Runtime that loads a file: 1.18 knows opset 21, and 1.23 computes with INT4.
-
-    Args:
-        format: of its weights.
-    """
-    return "1.23" if format in INTEGER_FORMATS["int4"] else "1.18"
 
 
 def tool_versions() -> dict[str, str | None]:

@@ -16,10 +16,9 @@ from tftq.export.prove import Comparison, Outcome, Proof, Subject, prove
 from tftq.export.publish import to_be_proven
 from tftq.model.batch import Batch
 from tftq.model.tft import TemporalFusionTransformer
-from tftq.recipe.schema import Format
-from tftq.serve.proof import PAIR_PROOF
 from tftq.serve.session import feeds, open_session
-from tftq.serve.stream import FORECAST_FILE, STEP_FILE, Stream
+from tftq.serve.stream import Stream
+from tftq.spec.formats import FORMATS, STREAM, Format
 from tftq.spec.metadata import Origin
 
 STRETCHES, REPLAYED = 4, 32  # spread over the validation part; windows replayed in each
@@ -41,7 +40,7 @@ class ExportedPair(Exported):
     @property
     def files(self) -> tuple[Path, ...]:
         """Both halves, and their one proof."""
-        return self.path, self.partner, self.path.with_name(PAIR_PROOF)
+        return self.path, self.partner, self.path.with_name(FORMATS[STREAM].proof_file)
 
     def summary(self) -> dict[str, object]:
         """See `Exported.summary`."""
@@ -72,7 +71,7 @@ def export_pair(
     Raises:
         GateError: the pair does not forecast what the one-piece model does; no file with its name is left.
     """
-    step, forecast, proof = (one_piece.with_name(name) for name in (STEP_FILE, FORECAST_FILE, PAIR_PROOF))
+    step, forecast, proof = (one_piece.with_name(name) for name in (*FORMATS[STREAM].files, FORMATS[STREAM].proof_file))
     with to_be_proven(step, forecast, proof=proof) as unproven:
         pair = build_pair(model, format, validation.target_unit, origin)
         for part, path in zip(unproven.parts, (step, forecast), strict=True):
@@ -81,8 +80,8 @@ def export_pair(
         stream = Stream(unproven.parts, None if batch.static is None else batch.static[0])
         unproven.proof = _prove(unproven.parts, stream, model, format, one_piece, batch)
         replay = forecaster(stream)
-        quality = evaluate_forecasts("stream", replay, validation, metrics_for(model), batch_size=batch_size)
-        tested = None if test is None else evaluate_forecasts("stream", replay, test, metrics_for(model), batch_size=batch_size)
+        quality = evaluate_forecasts(STREAM, replay, validation, metrics_for(model), batch_size=batch_size)
+        tested = None if test is None else evaluate_forecasts(STREAM, replay, test, metrics_for(model), batch_size=batch_size)
     return ExportedPair(step, unproven.proof, quality, tested, forecast)
 
 

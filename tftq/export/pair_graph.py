@@ -14,8 +14,7 @@ from tftq.export.deploy import deploy
 from tftq.export.graph import EXAMPLE_BATCH, build_graph, describe
 from tftq.model.tft import CONTEXTS, TemporalFusionTransformer
 from tftq.quant.dynamic_lstm import DynamicLstm
-from tftq.recipe.schema import Format
-from tftq.serve.stream import FORECAST_FILE, STEP_FILE
+from tftq.spec.formats import FORECAST_FILE, STEP_FILE, Format
 from tftq.spec.metadata import HalfMetadata, Origin
 
 Shapes = dict[str, tuple[int, ...]]

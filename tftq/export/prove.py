@@ -15,9 +15,9 @@ from tftq.export.census import Census, take_census
 from tftq.export.gate import BATCH_INVARIANCE, CHECKED_BATCHES, STEP, Check, distances, require, storage
 from tftq.io import sha256, written_whole
 from tftq.quant.weights import with_rounded_weights
-from tftq.recipe.schema import Format, is_half, is_integer
 from tftq.serve.measure import measure, measure_pair
 from tftq.serve.proof import HASHES
+from tftq.spec.formats import FORMATS, Format
 
 MEASURED_THREADS = 2  # that latencies are measured with
 
@@ -128,7 +128,8 @@ def prove(subject: Subject, *, gpu: str | None = None) -> Proof:
     reference = comparisons[0].reference
     spread = float(reference.max() - reference.min()) or 1.0  # in the output's unit where all of it is the same
     ties = None
-    if is_integer(subject.format):  # one activation that rounds the other way moves it no further than the rounding of all of them
+    if FORMATS[subject.format].multiplies_integers:
+        # One activation that rounds the other way moves it no further than the rounding of all of them.
         floating = subject.compute(with_rounded_weights(subject.model))
         ties = max(STEP, float(np.abs(floating - expected).max()) / spread)
     census = take_census(*subject.files, kept=subject.kept)
@@ -174,10 +175,10 @@ def measure_on_gpu(path: Path, format: Format, *, gpu: str | None) -> dict[str, 
     Returns:
         See `Proof.gpu`.
     """
-    if is_integer(format):
+    if FORMATS[format].multiplies_integers:
         return None
     if gpu is None:
-        return {"skipped": "the run was on the CPU"} if is_half(format) else None
+        return {"skipped": "the run was on the CPU"} if FORMATS[format].for_gpu else None
     try:
         return asdict(measure(path, threads=MEASURED_THREADS, gpu=gpu))
     except (ProviderError, GateError) as error:

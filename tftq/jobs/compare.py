@@ -18,9 +18,8 @@ from tftq.jobs.folder import begun_by, identity, new_folder
 from tftq.jobs.run import run
 from tftq.recipe.load import load_recipe
 from tftq.recipe.schema import Recipe
+from tftq.spec.formats import FP32
 from tftq.spec.units import MB
-
-BASELINE = "fp32"  # of the first run: what the others' losses are divided by
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ class Comparison:
     def baseline(self) -> str:
         """The model of the first run that the others are compared with: in FP32, or else the first that it exported."""
         models = self.runs[0].summary["models"]
-        return BASELINE if BASELINE in models else next(iter(models))
+        return FP32 if FP32 in models else next(iter(models))
 
     def labels(self) -> list[str]:
         """Return each run's name, with its folder where another run has the same name."""

@@ -31,7 +31,7 @@ from tftq.plan.training import Planner, StagePlan
 from tftq.quant.quantizers import learn_ranges
 from tftq.quant.schedule import QatSchedule
 from tftq.recipe.load import recipe_hash
-from tftq.recipe.schema import INTEGER_FORMATS, Format, Recipe
+from tftq.recipe.schema import Recipe
 from tftq.report.console import (
     exported_table,
     planned_line,
@@ -40,6 +40,7 @@ from tftq.report.console import (
     validation_line,
 )
 from tftq.report.forecaster import write_report
+from tftq.spec.formats import FORMATS, STREAM, Format, Source
 from tftq.spec.stages import STAGES
 from tftq.spec.summary import FineTuningSummary, ForecasterSummary, TablesSummary, ValidationWindows
 from tftq.train.build import architecture_of, build_model
@@ -99,7 +100,6 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
 def _stages(job: ForecasterJob, phases: QatSchedule | None) -> ForecasterSummary:
     """Train; prune and tabulate a TFT; calibrate, train quantized; and export after each stage that makes a format."""
     recipe, whole = job.recipe, job
-    exported: dict[Format, Exported] = {}
     pruned = tables = sensitivity = qat = None
 
     model = build_model(recipe.model, job.data)
@@ -115,27 +115,22 @@ def _stages(job: ForecasterJob, phases: QatSchedule | None) -> ForecasterSummary
         model, curves = tabulate(model.cpu())  # QAT trains the tables; the curves they came from need not stay in memory
         tables = _tables_summary(curves)
         job.console.print_line(tables_line(curves))
-    for kind in recipe.formats:
-        if kind in ("fp32", "fp16"):
-            exported[kind] = _export(job, model, kind)
+    exported = _export_from(job, model, "training")
 
     if recipe.quant.method != "none":
         quantizing = Quantizing(recipe.quant, model, job.data.train, job.device, training.batch_size)
         prepared, sensitivity = quantizing.quantize(job.folder, job.console)
-        calibrated, trained = INTEGER_FORMATS[recipe.quant.weights]
-        if calibrated in recipe.formats:
-            exported[calibrated] = _export(job, prepared, calibrated)
+        exported |= _export_from(job, prepared, "calibration")
         if phases is not None:
             tuned = _train_quantized(job, prepared, phases)
             qat = FineTuningSummary(training=tuned.summary(), planned_peak_bytes=_planned_peak(job, "qat"))
-            exported[trained] = _export(job, prepared, trained)
+            exported |= _export_from(job, prepared, "qat")
 
-    if "fp16_int8" in recipe.formats:
-        exported["fp16_int8"] = _export(job, prepared, "fp16_int8")
-    if "stream" in recipe.formats:
-        final = model if recipe.quant.method == "none" else prepared
+    final = model if recipe.quant.method == "none" else prepared
+    exported |= _export_from(job, final, "result")
+    if STREAM in recipe.formats:
         assert isinstance(final, TemporalFusionTransformer)
-        exported["stream"] = _export_stream(job, final, exported[recipe.result])
+        exported[STREAM] = _export_stream(job, final, exported[recipe.result])
 
     if recipe.export.publish:
         job.publish(exported)
@@ -248,6 +243,12 @@ def _rows_once(job: ForecasterJob, batch_size: int) -> Iterator[Batch]:
     train = job.data.train
     for indices in torch.arange(0, len(train), train.inputs.lookback).split(batch_size):
         yield gather(train, indices, job.device)
+
+
+def _export_from(job: ForecasterJob, model: Forecaster, source: Source) -> dict[Format, Exported]:
+    """Export the formats in one piece whose weights come from a stage."""
+    rows = [FORMATS[name] for name in job.recipe.formats]
+    return {row.name: _export(job, model, row.name) for row in rows if row.source == source and not row.is_pair}
 
 
 def _export(job: ForecasterJob, model: Forecaster, kind: Format) -> Exported:

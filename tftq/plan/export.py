@@ -1,14 +1,12 @@
 """Estimate in closed form what an export will need in host memory."""
 
-from itertools import chain
-
 from tftq.plan.peaks import PlannedPeak
 from tftq.recipe.model import Mamba2Recipe
-from tftq.recipe.schema import INTEGER_FORMATS, Format, Recipe, is_half
+from tftq.recipe.schema import Recipe
+from tftq.spec.formats import FORMATS, Format
 from tftq.train.build import architecture_of
 
 EXPORT_WINDOWS = 32  # that a session runs at once, at the gate and to be measured: more would only take more memory
-_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "fp16_int8": 1, **dict.fromkeys(chain(*INTEGER_FORMATS.values()), 1)}  # of a weight
 FLOAT = 4
 PROJECTIONS, DECAYS = 8, 4  # of a Mamba-2's block, that are held at once
 UNPACKING = 3  # INT8 tables that are held besides while one in four bits is unpacked
@@ -35,9 +33,11 @@ def plan_export(recipe: Recipe, kind: Format, *, weights: int, knots: int, kept:
     Returns:
         The peak: parameters are the model and its copy, workspace is the graph with its bytes, or the session.
     """
-    form = recipe.result if kind == "stream" else kind
-    hidden, size = recipe.model.hidden, _BYTES[form]
-    half = is_half(kind)
+    pair = FORMATS[kind].is_pair
+    form = FORMATS[recipe.result if pair else kind]
+    assert form.weight_bits is not None
+    hidden, size = recipe.model.hidden, max(form.weight_bits // 8, 1)  # bytes of a weight
+    half = FORMATS[kind].for_gpu
     if isinstance(recipe.model, Mamba2Recipe):
         sizes, steps = architecture_of(recipe.model), recipe.data.lookback + recipe.data.horizon
         of_rows = steps * FLOAT * (PROJECTIONS * sum(sizes.projected) + DECAYS * sizes.heads * min(sizes.chunk, steps))
@@ -50,8 +50,8 @@ def plan_export(recipe: Recipe, kind: Format, *, weights: int, knots: int, kept:
     more = (unquantized - size) * kept if size == 1 else 0
     model, file = FLOAT * weights, size * (weights - lstm) + lstm_size * lstm + more
     packed = model if half else file
-    unpacked = UNPACKING * hidden * knots if form in INTEGER_FORMATS["int4"] else 0
-    copies, sessions = (2, 2) if kind == "stream" else (1, 1)  # its halves; the one-piece model, and both halves together
+    unpacked = UNPACKING * hidden * knots if form.weight_bits == 4 else 0
+    copies, sessions = (2, 2) if pair else (1, 1)  # its halves; the one-piece model, and both halves together
     building = {"parameters": (1 + copies) * model, "workspace": 2 * file, "activations": 0}
     running = {"parameters": model, "workspace": sessions * (file + packed + unpacked), "activations": EXPORT_WINDOWS * of_rows}
     components = max(building, running, key=lambda parts: sum(parts.values()))

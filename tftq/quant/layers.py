@@ -1,7 +1,5 @@
 """The layers of a prepared model: the float ones, sharing their parameters, with quantizers on what enters the products."""
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -12,8 +10,7 @@ from tftq.model.grid import table_product
 from tftq.quant.fake_quantize import fake_quantize
 from tftq.quant.integers import INT8, INT32, UINT8, IntegerType
 from tftq.quant.quantizers import ActivationQuantizer, CurveQuantizer, WeightQuantizer, quantizers
-
-WeightStorage = Literal["int8", "int4"]
+from tftq.spec.formats import WeightStorage
 
 
 class FakeQuantizedLinear(nn.Module):

@@ -16,8 +16,9 @@ from tftq.model.forecaster import Forecaster
 from tftq.model.variable_selection import PaperVariableSelection
 from tftq.quant.dynamic_lstm import DynamicLstm
 from tftq.quant.integers import INT4, INT8
-from tftq.quant.layers import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable, WeightStorage
+from tftq.quant.layers import FakeQuantizedLinear, FakeQuantizedLstm, FakeQuantizedTable
 from tftq.quant.quantizers import quantizers
+from tftq.spec.formats import WeightStorage
 
 LstmStorage = Literal["fp32", "int8", "dynamic"]
 Swaps = dict[type[nn.Module], Callable[..., nn.Module]]

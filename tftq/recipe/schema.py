@@ -23,26 +23,11 @@ from tftq.recipe.fields import (
     whole,
 )
 from tftq.recipe.model import Mamba2Recipe, ModelRecipe, TftRecipe
+from tftq.spec.formats import STREAM, Format, Method, WeightStorage, available_formats, method_formats
 
-Format = Literal["fp32", "fp16", "fp16_int8", "int8_ptq", "int8_qat", "int4_ptq", "int4_qat", "stream"]
 Calendar = Literal["minute", "hour", "weekday", "week", "day_of_month", "day_of_year", "month"]
 
 Calibration = Literal["minmax", "moving_average", "percentile", "mse"]  # how a range comes from what was seen
-
-INTEGER_FORMATS: dict[str, tuple[Format, Format]] = {  # of quant.weights: after calibration alone, and after QAT
-    "int8": ("int8_ptq", "int8_qat"),
-    "int4": ("int4_ptq", "int4_qat"),
-}
-
-
-def is_integer(kind: Format) -> bool:
-    """Whether a one-piece model of this format multiplies integers, and the gate holds it to that."""
-    return any(kind in formats for formats in INTEGER_FORMATS.values())
-
-
-def is_half(kind: Format) -> bool:
-    """Whether a model of this format multiplies in FP16, for a GPU; `fp16_int8` has the weights of `Recipe.result`, stored as INT8."""
-    return kind in ("fp16", "fp16_int8")
 
 
 class _AnyData(Section):
@@ -215,11 +200,11 @@ class PruneRecipe(Section):
 class QuantRecipe(Section):
     """Fewer variables, and quantization to integers."""
 
-    method: Literal["none", "ptq", "qat"] = "none"
+    method: Method = "none"
     calibration_windows: Count = 256
     calibration: Calibration = "minmax"
     percentile: Annotated[float, Gt(50), Le(100)] = 99.99  # of calibration percentile: what lies beyond, at each end, is left out
-    weights: Literal["int8", "int4"] = "int8"  # how the tables and the linear layers' weights are stored; they are multiplied as INT8
+    weights: WeightStorage = "int8"  # how the tables and the linear layers' weights are stored; they are multiplied as INT8
     lstm: Literal["fp32", "int8", "dynamic"] = "fp32"  # how the LSTM's weights are stored; dynamic: its products are of integers too
     keep_float: Names = ()  # patterns (fnmatch) of module names: what they match stays in floating point
     sensitivity: Switch = False  # measure what each layer loses by being quantized
@@ -232,9 +217,7 @@ class QuantRecipe(Section):
     @property
     def formats(self) -> tuple[Format, ...]:
         """The formats that the method makes; the last is its result."""
-        calibrated, trained = INTEGER_FORMATS[self.weights]
-        made: dict[str, tuple[Format, ...]] = {"none": ("fp32",), "ptq": ("fp32", calibrated), "qat": ("fp32", calibrated, trained)}
-        return made[self.method]
+        return method_formats(self.method, self.weights)
 
 
 class ExportRecipe(Section):
@@ -322,7 +305,7 @@ with warnings.catch_warnings():  # pydantic's own `validate` is a deprecated cla
         @field_validator("export")
         @classmethod
         def _streams_what_can_be_cut(cls, export: ExportRecipe, info: ValidationInfo) -> ExportRecipe:
-            if isinstance(info.data.get("model"), Mamba2Recipe) and "stream" in (export.formats or ()):
+            if isinstance(info.data.get("model"), Mamba2Recipe) and STREAM in (export.formats or ()):
                 raise contradiction("stream is a TFT cut in two, which model.kind mamba2 is not; leave it out", "formats")
             return export
 
@@ -332,7 +315,7 @@ with warnings.catch_warnings():  # pydantic's own `validate` is a deprecated cla
             quant = info.data.get("quant")
             if quant is None or export.formats is None:
                 return export
-            made = {*quant.formats, "fp16", "stream", *(() if quant.method == "none" else ("fp16_int8",))}
+            made = available_formats(quant.method, quant.weights)
             missing = [name for name in export.formats if name not in made]
             if missing:
                 others = "" if quant.method == "none" else f" and quant.weights is {quant.weights}"
@@ -343,7 +326,7 @@ with warnings.catch_warnings():  # pydantic's own `validate` is a deprecated cla
             result = quant.formats[-1]
             if quant.method != "none" and result not in export.formats:
                 raise contradiction(f"lacks {result}, so quant.method {quant.method} has no effect; add it or lower the method", "formats")
-            if "stream" in export.formats and result not in export.formats:
+            if STREAM in export.formats and result not in export.formats:
                 raise contradiction(f"lacks {result}, the one-piece model that stream is held against; add it", "formats")
             return export
 

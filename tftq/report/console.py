@@ -13,8 +13,8 @@ from tftq.memory.timeline import Timeline
 from tftq.model.tabulate import KNOT_COUNTS, TOLERANCE, TabulatedVariable
 from tftq.plan.training import StagePlan
 from tftq.quant.sensitivity import Sensitivity
-from tftq.recipe.schema import Format
 from tftq.report.page import mebibytes, megabytes, number
+from tftq.spec.formats import Format
 from tftq.spec.quantiles import quantile_name
 from tftq.spec.summary import FineTuningSummary
 from tftq.spec.units import MIB

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from tftq.report.run_files import RunFiles
+from tftq.spec.formats import FORMATS
 
 LEVEL = 0.01  # a relative difference of P50 risks below this is no difference
 COVERAGE_SLACK = 0.05  # between the share of outcomes that an interval should contain and the share that it contains
-NEVER_THE_RESULT = ("stream", "fp16_int8")  # another form of a model that is listed before them
+OTHER_FORMS = {row.name for row in FORMATS.values() if row.source == "result"}  # of a model that is listed before them
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Outcome:
         """Judge a run by its files."""
         validation, memory, data = files.summary["val"], files.summary["memory"], files.recipe["data"]
         entries = {"the trained model": validation, **files.summary["models"]}
-        name, entry = [(name, entry) for name, entry in entries.items() if name not in NEVER_THE_RESULT][-1]
+        name, entry = [(name, entry) for name, entry in entries.items() if name not in OTHER_FORMS][-1]
         levels = sorted(map(float, validation["q_risk"]))
         return cls(
             name,

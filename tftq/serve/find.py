@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from tftq.errors import PredictError
-from tftq.recipe.schema import Format
+from tftq.spec.formats import FORMATS, PREFERRED, Format
 
-PREFERRED: tuple[Format, ...] = ("int8_qat", "int4_qat", "int8_ptq", "int4_ptq", "fp32", "fp16", "fp16_int8")  # FP16 is meant for GPUs
 BATCH_SIZE = 8  # windows per run of a model: 32 of the reference model take 25 MB more and a seventh less time
 CHANGEABLE = ("symbol", "time_zone", "duplicates", "missing")  # options of data that may differ between training and forecasting
 
@@ -30,7 +29,7 @@ def find_model(path: Path, format: Format | None) -> Path:
             raise PredictError(f"{path}: is a single model; --format applies only to folders: leave it out or give the folder of a run")
         return path
     folder = model_folder(path)
-    formats = [name for name in PREFERRED if (folder / f"{name}.onnx").is_file()]
+    formats = [name for name in PREFERRED if (folder / FORMATS[name].files[0]).is_file()]
     if not formats or (format is not None and format not in formats):
         raise PredictError(f"{folder}: no {format or 'exported'} model; it has {', '.join(formats) or 'none'}")
-    return folder / f"{format or formats[0]}.onnx"
+    return folder / FORMATS[format or formats[0]].files[0]

@@ -17,7 +17,7 @@ from tftq.spec.metadata import AgentMetadata, HalfMetadata, InputColumn, read_me
 
 if TYPE_CHECKING:
     from tftq.data.history import History, Outcome
-    from tftq.recipe.schema import Format
+    from tftq.spec.formats import Format
 
 # Arrow, pydantic and what else reads data is imported once a model is open: it then takes up the memory that opening one has freed.
 

@@ -17,7 +17,8 @@ from tftq.data.files import iso, wall_clock
 from tftq.errors import NonFiniteError, StreamError
 from tftq.serve.find import find_model, model_folder
 from tftq.serve.forecast import ServedModel
-from tftq.serve.stream import STEP_FILE, Stream
+from tftq.serve.stream import Stream
+from tftq.spec.formats import STEP_FILE
 from tftq.spec.metadata import ForecasterMetadata, Origin, read_metadata
 
 Row = Mapping[str, Any]
@@ -31,7 +32,7 @@ class Live:
 
     Args:
         model: an exported .onnx file, the folder of a streaming pair, a folder of models, or the folder of a run; of a folder the pair is
-            taken where there is one, else the first format of `tftq.serve.find.PREFERRED`.
+            taken where there is one, else the first format of `tftq.spec.formats.PREFERRED`.
         threads: threads within an operator; 0 leaves the number to the runtime.
 
     Attributes:

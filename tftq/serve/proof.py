@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-PAIR_PROOF = "stream.export.json"  # the proof of a streaming pair
 HASHES = "sha256"  # key of the hashes in a proof
 
 

@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 
 from tftq.errors import MetadataError, NonFiniteError, StreamError
 from tftq.serve.session import InferenceSession, open_session, require_runtime
+from tftq.spec.formats import FORECAST_FILE, STEP_FILE
 from tftq.spec.metadata import HalfMetadata, read_metadata
 
-STEP_FILE, FORECAST_FILE = "step.onnx", "forecast.onnx"
 NAMED = 5  # columns in an error; all of them are in `Stream.columns`
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self, get_origin, get_type_hints
 
 from tftq.errors import MetadataError
+from tftq.spec.formats import STREAM
 from tftq.spec.onnx_file import read_entry
 from tftq.spec.quantiles import quantile_name
 
 METADATA_KEY = "tftq"  # the entry of an ONNX file's metadata
 VERSION = 1  # of what the entry holds
-STREAM = "stream"  # the format of the halves of a streaming pair
 _RELEASE = re.compile(r"\d{1,4}\.\d{1,4}")
 MOST_SHOWN = 80  # characters of a value in a message
 MOST_BYTES = 16 << 20  # of the entry: that of 225 columns has 20,000
@@ -156,7 +156,7 @@ class Metadata:
     Attributes:
         version: of the metadata.
         model: its type: tft, mamba2, dqn or ppo.
-        format: see `tftq.recipe.schema.Format`; `stream` for a half of a pair.
+        format: see `tftq.spec.formats.FORMATS`; `stream` for a half of a pair.
         oldest_runtime: the oldest release of ONNX Runtime that can load the file, as 1.18.
         lookback: rows of the history input.
         inputs: the columns of each input, in order.

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tftq.console import Console, exit_status
-from tftq.serve.find import BATCH_SIZE, CHANGEABLE, PREFERRED
+from tftq.serve.find import BATCH_SIZE, CHANGEABLE
 from tftq.serve.resident import use_system_pool
+from tftq.spec.formats import PREFERRED
 
 if TYPE_CHECKING:
     from tftq.serve.forecast import Forecasts
