@@ -155,7 +155,7 @@ def test_raw_features_in_forecasts_out(bars_run: Run) -> None:
     np.testing.assert_allclose(forecast, expected, rtol=1e-4, atol=1e-8)
 
     closes = pq.read_table(ROOT / "test_data" / "ES_FUT_small.parquet")["close"].to_numpy()
-    last = data.validation.last_close([0, 100]).numpy()
+    last = data.validation.last_close([0, 100])
     ahead = last[:, None] * np.exp(batch.target.double().numpy())  # what the target implies is what the bars say
     first = np.flatnonzero(np.isclose(closes[:-1], last[0]) & np.isclose(closes[1:], ahead[0, 0]))
     assert any(np.allclose(closes[at + 1 : at + 11], ahead[0]) for at in first)
