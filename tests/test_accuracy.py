@@ -47,8 +47,8 @@ def test_the_naive_baseline_and_the_risk_are_what_they_say(structured_run: Run) 
         error = target - forecast[..., index]
         risk = 2 * np.maximum(quantile * error, (quantile - 1) * error).sum() / size
         assert structured_run.summary["models"]["fp32"]["q_risk"][str(quantile)] == pytest.approx(risk, rel=1e-6)
-    sales = validation.rows[:, 0].double().numpy()
-    last = validation.starts.numpy() + 47
+    sales = validation.rows[:, 0].astype(np.float64)
+    last = validation.starts + 47
     week_ago = sales[last[:, None] + np.arange(1, 25) - 168]
     assert structured_run.summary["val"]["baseline_q_risk"]["0.5"] == pytest.approx(np.abs(target - week_ago).sum() / size, rel=1e-6)
 

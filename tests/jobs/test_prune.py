@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tftq.jobs.run
-import tftq.train.trainer
+import tftq.train.resume
 from tests.data.helpers import BEGIN, MINUTE, write
 from tests.runs import Run
 from tftq.cli import main
@@ -152,7 +152,7 @@ class Stop(Exception):
 def test_interrupted_while_pruned_and_resumed_equals_uninterrupted(
     recipe: Path, made: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save, saved = tftq.train.trainer.save_checkpoint, []
+    save, saved = tftq.train.resume.save_checkpoint, []
 
     def interrupted(path: Path, content: dict[str, Any]) -> None:
         save(path, content)
@@ -165,10 +165,10 @@ def test_interrupted_while_pruned_and_resumed_equals_uninterrupted(
 
     shutil.copytree(made.folder, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "prune")  # as if it had stopped right after training
-    monkeypatch.setattr(tftq.train.trainer, "save_checkpoint", interrupted)
+    monkeypatch.setattr(tftq.train.resume, "save_checkpoint", interrupted)
     with pytest.raises(KeyboardInterrupt):
         do(recipe, tmp_path / "run", resume=True)
-    monkeypatch.setattr(tftq.train.trainer, "save_checkpoint", save)
+    monkeypatch.setattr(tftq.train.resume, "save_checkpoint", save)
     monkeypatch.setattr(tftq.jobs.run, "_export", stop)
     with pytest.raises(Stop):
         do(recipe, tmp_path / "run", resume=True)

@@ -35,11 +35,12 @@ def test_every_bar_of_a_replay_equals_the_one_piece_model(bars_pair: Pair) -> No
     lookback, horizon = train.inputs.lookback, train.inputs.horizon
     known = len(train.inputs.history) - len(train.inputs.future)
     rows = train.rows
-    for last, row in enumerate(rows[:-horizon].numpy()):
+    for last, row in enumerate(rows[:-horizon]):
         stream.push(row)
         assert stream.ready == (last >= lookback - 1)
         if stream.ready:
             forecasts.append(stream.forecast(rows[last + 1 : last + 1 + horizon, known:]))
+    rows = torch.from_numpy(rows)
     windows = rows.unfold(0, lookback, 1).mT[:-horizon]  # [windows, lookback, history columns]
     ahead = rows[lookback:, known:].unfold(0, horizon, 1).mT  # [windows, horizon, known columns]
     expected = in_one_piece(bars_pair.folder / "int8_ptq.onnx", Batch(windows, ahead, None, torch.empty(0)))
