@@ -29,6 +29,25 @@ row = bar_features(bars)[BAR_COLUMNS.index("close_range_5")]
 assert np.allclose(row[60], np.log(close[56:61]).max() - np.log(close[56:61]).min())
 assert np.array_equal(bar_features({name: column[:70] for name, column in bars.items()})[BAR_COLUMNS.index("close_range_5")], row[:70])
 """,
+    "a format": """
+import numpy as np, onnx
+from tftq.data.scaling import ColumnScaling, Scaling, TargetScaling
+from tftq.export.graph import build_forecaster
+from tftq.model.tabulate import tabulate
+from tftq.model.tft import Architecture, TemporalFusionTransformer
+from tftq.recipe.schema import Recipe
+from tftq.spec.inputs import Column, Inputs
+data = {"kind": "bars", "path": "x"}
+assert Recipe.model_validate({"name": "d", "data": data, "export": {"formats": ["fp32", "fp32_batch"]}}).formats == ("fp32", "fp32_batch")
+inputs = Inputs((Column("a", "observed"), Column("b", "known")), lookback=5, horizon=3)
+ones, flat = np.ones(2, np.float32), np.zeros(2, bool)
+scaling = Scaling(ColumnScaling(0 * ones, ones, flat, -9 * ones, 9 * ones), None)
+target = TargetScaling(np.zeros(3, np.float32), np.ones(3, np.float32))
+model = tabulate(TemporalFusionTransformer(inputs, scaling, target, Architecture(8, 2, 1, 0.1, (0.1, 0.5, 0.9), "knots", 4)))[0].eval()
+def operators(format):
+    return {node.op_type for node in onnx.load_from_string(build_forecaster(model, format, "y")).graph.node}
+assert "Scan" in operators("fp32") and "Scan" not in operators("fp32_batch")
+""",
     "an optimizer": """
 import torch
 from tftq.recipe.schema import OptimizerRecipe
