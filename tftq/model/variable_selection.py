@@ -1,4 +1,4 @@
-"""The variable selection network (section 4.2): which variables matter at each row, and what each of them says."""
+"""The variable selection network (section 4.2): which variables matter at each row, and what each contributes."""
 
 from collections.abc import Iterator
 from itertools import accumulate
@@ -18,7 +18,7 @@ class _Selection(OrderedColumns):
     """The part that both forms share: the weights of the variables, in the order of the inputs."""
 
     def weights(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """How much each variable counts.
+        """Compute the weight of each variable.
 
         Args: x [..., variables], scaled, as the inputs name them; context broadcast over x's rows. Returns: the same shape, a row's sum 1.
         """
@@ -106,13 +106,13 @@ class PaperVariableSelection(_Selection):
         x = self.arrange(x)
         sizes = group_sizes(self.columns)
         groups = zip(x.flatten(0, -2).split(sizes, 1), self._weights(x, context).flatten(0, -2).split(sizes, 1), strict=True)
-        others = (self.input_bias, self.intermediate_bias, self.gate_bias, self.norm_weight, self.norm_bias)
+        vectors = (self.input_bias, self.intermediate_bias, self.gate_bias, self.norm_weight, self.norm_bias)
         total: Tensor | float = 0.0
         for first, (values, shares), *parameters in zip(
             self._firsts(),
             groups,
             *(self.input_weights, self.intermediate_weights, self.gate_weights),
-            *(parameter.split(sizes) for parameter in others),
+            *(parameter.split(sizes) for parameter in vectors),
             strict=True,
         ):
             total = total + recompute(self._mix_group, values, shares, first, *parameters)
@@ -129,11 +129,11 @@ class PaperVariableSelection(_Selection):
         return F.softmax(self.joint.finish(hidden, skip, context).float(), dim=-1)
 
     def _firsts(self) -> Iterator[int]:
-        """The first variable of each group."""
+        """Yield the first variable of each group."""
         return accumulate(group_sizes(self.columns)[:-1], initial=0)
 
     def _embed(self, x: Tensor, first: int) -> Tensor:
-        """The embeddings of a group's variables [variables, rows, hidden]."""
+        """Embed a group's variables [variables, rows, hidden]."""
         if first < self.real:
             part = slice(first, first + x.shape[1])
             return x.T[:, :, None] * self.embedding_weight[part, None] + self.embedding_bias[part, None]
@@ -143,7 +143,7 @@ class PaperVariableSelection(_Selection):
         flat = self._embed(x, first).transpose(0, 1).flatten(1)  # [rows, variables * hidden]
         return F.linear(flat, input_weight), F.linear(flat, skip_weight)
 
-    def _mix_group(  # noqa: PLR0913 - what a recomputed function reads must be its arguments
+    def _mix_group(
         self,
         x: Tensor,
         weights: Tensor,
@@ -151,12 +151,9 @@ class PaperVariableSelection(_Selection):
         input_weight: Tensor,
         intermediate_weight: Tensor,
         gate_weight: Tensor,
-        input_bias: Tensor,
-        intermediate_bias: Tensor,
-        gate_bias: Tensor,
-        norm_weight: Tensor,
-        norm_bias: Tensor,
+        *vectors: Tensor,
     ) -> Tensor:
+        input_bias, intermediate_bias, gate_bias, norm_weight, norm_bias = vectors  # each [variables, 1, width]
         embedded = self._embed(x, first)  # [variables, rows, hidden]
         hidden = F.elu(torch.baddbmm(input_bias, embedded, input_weight))
         hidden = self.dropout(torch.baddbmm(intermediate_bias, hidden, intermediate_weight))
