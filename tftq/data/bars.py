@@ -72,13 +72,13 @@ def bars_of(
     missing: Policy = "refuse",
     fixed_point: bool | None = None,
 ) -> Rows:
-    """Bars out of columns that were read already.
+    """Build bars from columns that were read already.
 
     Args:
         file: the columns.
-        path: where they come from; the name of a series without a symbol.
+        path: their file; the name of a series without a symbol.
         symbol, time_zone, duplicates, missing: see `read_bars`.
-        fixed_point: whether prices are whole numbers in units of `FIXED_POINT`; None: so they are if they are whole and large.
+        fixed_point: whether prices are whole numbers in units of `FIXED_POINT`; None: decided by whether they are whole and large.
 
     Returns, raises: as `read_bars`.
     """
@@ -101,7 +101,7 @@ def bars_of(
     if symbol is not None:
         if symbol not in names:
             raise DataError(f"data.symbol: no {symbol} in {path}; it has {', '.join(names)}")
-        kept = series == names.index(symbol)  # what is wrong with other contracts is not the user's concern
+        kept = series == names.index(symbol)  # errors in other contracts do not concern the user
         series, names = np.zeros(len(times), np.int64), (symbol,)
     _check_prices(kept, times, series, names, columns)
     order = RowOrder(kept, times, series, names, duplicates)
@@ -118,7 +118,7 @@ def load_bars(recipe: BarsRecipe, keep: Keep = in_memory, *, horizon: int | None
 
     Args:
         recipe: the recipe's `data` part.
-        keep: where the rows go.
+        keep: stores the rows.
         horizon: bars that a window needs after its history; None: the recipe's.
         tail: the rows of the newest window instead of the whole file.
 
@@ -151,11 +151,11 @@ def load_bars(recipe: BarsRecipe, keep: Keep = in_memory, *, horizon: int | None
 
 
 def _feature_blocks(bars: Rows, segments: list[Segment], time_zone: str | None, earlier: int) -> Iterator[np.ndarray]:
-    """The features of the segments' bars, float32 [at most BLOCK, WIDTH] each; `earlier` bars of a segment lie before those given.
+    """Compute the features of the segments' bars, float32 [at most BLOCK, WIDTH] each; `earlier` bars of a segment lie before those given.
 
     A block is computed from its own bars and the few before them that its features look at: no bit differs from those of the whole
-    segment, and what is computed on the way takes 22 MB, however long the segment. Half as many bars at a time take a fifth more of the
-    processor's time, for each step of the computation is begun more often; all of 32,768 at once take half as much again.
+    segment, and its intermediates take 22 MB, however long the segment. Half as many bars at a time take a fifth more of the
+    processor's time, since each step of the computation starts more often; all of 32,768 at once take half as much again.
     """
     for segment in segments:
         for start in range(segment.start, segment.stop, BLOCK):
@@ -174,10 +174,10 @@ def find_columns(columns: list[str], path: Path | str) -> tuple[dict[str, str], 
 
     Args:
         columns: the names in a file.
-        path: of the file, to be named.
+        path: the file, for messages.
 
     Raises:
-        DataError: a column that is missing, or that two names tell.
+        DataError: a column that is missing, or that two names match.
     """
     by_lower: dict[str, list[str]] = {}
     for name in columns:

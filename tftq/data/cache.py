@@ -1,4 +1,4 @@
-"""Rows kept in a file from run to run and mapped into memory: written whole or not at all, and used only while whole.
+"""A cache of rows in a file, mapped into memory: written completely or not at all, and used only while intact.
 
 The file: arrays one after the other, their places and all else of a `Source` as JSON, the JSON's length, and the SHA-256 of all before it.
 """
@@ -35,24 +35,24 @@ ALIGNMENT = 64  # bytes
 
 
 class _Damaged(Exception):
-    """Why a file is not to be used."""
+    """The reason why a file cannot be used."""
 
 
 def cached(recipe: BarsRecipe | TableRecipe, folder: Path, read: Callable[[Keep], Source]) -> Source:
     """Return the result of `read` for a recipe's data, from the cache of an earlier run if there is one.
 
-    Runs that build the same file at once do not disturb each other: each writes one of its own, and the last one's stays.
+    Runs that build the same file at once do not disturb each other: each writes its own, and the last one stays.
 
     Args:
         recipe: the recipe's `data` part.
-        folder: where such files lie; made where there is none.
-        read: reads the data, and puts its rows where it is told to.
+        folder: the folder of the cache; created if missing.
+        read: reads the data, and stores its rows through its argument.
 
     Returns:
         The source, its arrays mapped into memory and not to be written to.
 
     Raises:
-        DataError: the folder is a file; or what `read` raises.
+        DataError: the folder is a file; or an error of `read`.
     """
     if folder.is_file():
         raise DataError(f"data.cache: {folder} is a file; give a folder")
@@ -88,7 +88,7 @@ def _key(recipe: BarsRecipe | TableRecipe) -> str:
 
 
 class _Writer:
-    """Writes a source as it comes: the rows first, block by block."""
+    """Writes a source block by block, its rows first."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -106,7 +106,7 @@ class _Writer:
         return _arrays(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ), self._places)["rows"]
 
     def finish(self, source: Source) -> None:
-        """Write all of the source but its rows, which `keep` wrote."""
+        """Write the source except its rows, which `keep` wrote."""
         target = {field.name: getattr(source.target, field.name) for field in fields(source.target)}  # type: ignore[arg-type]
         arrays = {name: value for name, value in target.items() if isinstance(value, np.ndarray)}
         for name, array in {"times": source.times, "starts": source.starts, **arrays}.items():
@@ -134,7 +134,7 @@ class _Writer:
 
 
 def _opened(path: Path) -> Source:
-    """The source that a file holds."""
+    """Open the source in a file."""
     with path.open("rb") as file:
         _check(file)
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -155,7 +155,7 @@ def _opened(path: Path) -> Source:
 
 
 def _check(file: BinaryIO) -> None:
-    """Whether a file ends in the digest of all before its end; leaves nothing of it in the memory of the process."""
+    """Check that a file ends in the digest of its content; keeps none of it in the process's memory."""
     left = os.fstat(file.fileno()).st_size - DIGEST
     if left < LENGTH:
         raise _Damaged("it is cut short")

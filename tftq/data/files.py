@@ -1,4 +1,4 @@
-"""Parquet or CSV to plain arrays: float64 numbers and int64 nanoseconds in UTC, whatever the types in the file."""
+"""Read Parquet or CSV as plain arrays: float64 numbers and int64 nanoseconds in UTC, for any types in the file."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,14 +13,14 @@ from tftq.errors import DataError
 
 # Casts and other functions of Arrow import pyarrow.compute, which takes 9 MB: columns of the usual types go without them.
 
-# Epochs from 1980 to 2100 in seconds; the four units do not overlap, so the size of a number tells its unit.
+# Epochs from 1980 to 2100 in seconds; the four units do not overlap, so the size of a number determines its unit.
 EPOCH_SECONDS = (315_532_800, 4_102_444_800)
 EPOCH_UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a file, read one at a time and a row group at a time, so that no more than that is held.
+    """The columns of a file, read one at a time and one row group at a time, to hold no more than that.
 
     Args:
         schema: the names and types of the columns.
@@ -34,17 +34,17 @@ class Columns:
 
     @classmethod
     def of_table(cls, table: pa.Table) -> "Columns":
-        """Those of a table in memory."""
+        """Wrap a table in memory."""
         return cls(table.schema, table.num_rows, lambda column: iter(table.select([column]).to_batches()))
 
     @classmethod
     def of_parquet(cls, path: Path) -> "Columns":
-        """Those of a parquet file, of which only the footer is read now."""
+        """Open a parquet file; only its footer is read now."""
         with pyarrow.parquet.ParquetFile(path) as file:
             schema, metadata = file.schema_arrow, file.metadata
 
         def batches(column: str) -> Iterator[pa.RecordBatch]:
-            encoded = [column] if pa.types.is_string(schema.field(column).type) else None  # as their distinct values and where they stand
+            encoded = [column] if pa.types.is_string(schema.field(column).type) else None  # as distinct values and indices into them
             with _readable(path), pyarrow.parquet.ParquetFile(path, metadata=metadata, read_dictionary=encoded) as file:
                 yield from file.iter_batches(columns=[column])
 
@@ -52,23 +52,23 @@ class Columns:
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns, in order."""
+        """Return the names of the columns, in order."""
         return list(self.schema.names)
 
     def type(self, column: str) -> pa.DataType:
-        """The type of a column's values, dictionary encoding taken away."""
+        """Return the type of a column's values, without dictionary encoding."""
         kind = self.schema.field(column).type
         return kind.value_type if pa.types.is_dictionary(kind) else kind
 
     def chunks(self, column: str) -> Iterator[pa.Array]:
-        """The rows of a column, some at a time, dictionary encoding taken away."""
+        """Yield the rows of a column in batches, without dictionary encoding."""
         for batch in self.batches(column):
             chunk = batch.column(column)
             yield chunk.cast(self.type(column)) if pa.types.is_dictionary(chunk.type) else chunk
-        pa.default_memory_pool().release_unused()  # Arrow would keep what it has freed
+        pa.default_memory_pool().release_unused()  # Arrow would keep freed memory
 
     def texts(self, column: str) -> Iterator[pa.DictionaryArray]:
-        """The rows of a column as text, some at a time, as their distinct values and where they stand.
+        """Yield the rows of a column as text in batches, as distinct values and indices into them.
 
         Raises:
             pa.ArrowException: the column has no text form.
@@ -79,7 +79,7 @@ class Columns:
             yield chunk if own and pa.types.is_dictionary(chunk.type) else chunk.cast(pa.string()).dictionary_encode()
 
     def whole(self, column: str) -> pa.ChunkedArray:
-        """All rows of a column, dictionary encoding taken away."""
+        """Read all rows of a column, without dictionary encoding."""
         return pa.chunked_array(list(self.chunks(column)), self.type(column))
 
 
@@ -90,11 +90,11 @@ def read_file(path: Path | str) -> Columns:
         path: a file whose name ends in .parquet, .pq, .csv or .csv.gz.
 
     Returns:
-        Its columns as they lie.
+        Its columns, unconverted.
 
     Raises:
         DataError: no such file, another ending, a damaged file (of parquet: its footer; its rows as they are read), a column
-            that stands twice, or no rows.
+            that occurs twice, or no rows.
     """
     path = existing(path)
     name = path.name.lower()
@@ -117,10 +117,10 @@ def read_file(path: Path | str) -> Columns:
 
 
 def existing(path: Path | str) -> Path:
-    """The path of a file that is there.
+    """Return the path of an existing file.
 
     Raises:
-        DataError: it is not.
+        DataError: it does not exist.
     """
     path = Path(path)
     if not path.is_file():
@@ -130,7 +130,7 @@ def existing(path: Path | str) -> Path:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Say which file it was that could not be read."""
+    """Name the file in the error if it cannot be read."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
@@ -140,7 +140,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def numbers(file: Columns, column: str) -> np.ndarray:
-    """A column as float64 [rows]; a null becomes NaN.
+    """Convert a column to float64 [rows]; a null becomes NaN.
 
     Raises:
         DataError: the column does not hold numbers.
@@ -160,10 +160,10 @@ def numbers(file: Columns, column: str) -> np.ndarray:
 
 
 def nanoseconds(file: Columns, column: str, time_zone: str | None, refuse_naive: bool) -> tuple[np.ndarray, list[str]]:
-    """A column of times as int64 nanoseconds since 1970 in UTC.
+    """Convert a column of times to int64 nanoseconds since 1970 in UTC.
 
     A parquet timestamp without a zone is a local time by the format's own definition, so that it needs `time_zone`
-    where instants matter (`refuse_naive`). Text in a parquet file without an offset says nothing about it and is read as UTC, with a note.
+    where instants matter (`refuse_naive`). Text in a parquet file without an offset is read as UTC, with a note.
 
     Args:
         file: the columns of the file.
@@ -228,13 +228,13 @@ def wall_clock(times: np.ndarray, time_zone: str | None) -> np.ndarray:
 
 
 def iso(time: int) -> str:
-    """Nanoseconds since 1970 as text for people: 2013-10-07T00:00:00Z."""
+    """Format nanoseconds since 1970: 2013-10-07T00:00:00Z."""
     text = np.datetime_as_string(np.datetime64(int(time), "ns"))
     return text.removesuffix(".000000000") + "Z"
 
 
 def duration(nanoseconds: int) -> str:
-    """A span of time as text for people: 1 min, 2 h, 1.5 s."""
+    """Format a span of time: 1 min, 2 h, 1.5 s."""
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if nanoseconds >= size * 1_000_000_000 and nanoseconds % (size * 1_000_000_000) == 0:
             return f"{nanoseconds // (size * 1_000_000_000)} {unit}"
@@ -244,13 +244,13 @@ def duration(nanoseconds: int) -> str:
 def _parsed(values: pa.ChunkedArray) -> pa.ChunkedArray:
     try:
         return values.cast(pa.timestamp("ns"))
-    except pa.ArrowInvalid:  # either it carries offsets, or it is no time at all and the next line says so
+    except pa.ArrowInvalid:  # it carries offsets, or is no time at all, which the next line reports
         return values.cast(pa.timestamp("ns", tz="UTC"))
 
 
 def _epochs(values: pa.ChunkedArray, column: str) -> np.ndarray:
     signed = values if pa.types.is_int64(values.type) else values.cast(pa.int64(), safe=False)
-    whole = signed.to_numpy()  # what does not fit comes out negative, and so of no unit
+    whole = signed.to_numpy()  # numbers that do not fit become negative, and match no unit
     low, high = int(whole.min()), int(whole.max())
     for per_second in EPOCH_UNITS.values():
         if EPOCH_SECONDS[0] * per_second <= low and high < EPOCH_SECONDS[1] * per_second:

@@ -1,4 +1,4 @@
-"""Every window whose history is complete, those included whose outcome nobody knows yet: what there is to forecast."""
+"""All windows to forecast: those with a complete history, whether or not their outcome is known yet."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ class History:
         return len(self.last)
 
     def origins(self, indices: np.ndarray) -> np.ndarray:
-        """The time of each window's last history row, int64 nanoseconds UTC [batch]."""
+        """Return the time of each window's last history row, int64 nanoseconds UTC [batch]."""
         return self.times[self.last[indices]]
 
     def target_times(self, indices: np.ndarray) -> np.ndarray:
-        """The times that are forecast, int64 nanoseconds UTC [batch, horizon]: the next steps, whatever the sessions."""
+        """Return the times that are forecast, int64 nanoseconds UTC [batch, horizon]: the next steps, regardless of sessions."""
         return self.origins(indices)[:, None] + self.step * np.arange(1, self.inputs.horizon + 1)
 
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The inputs of windows, raw.
+        """Gather the raw inputs of windows.
 
         Args:
             indices: which windows, int64 [batch].
@@ -92,7 +92,7 @@ class History:
         return history, future
 
     def without(self, names: Collection[str]) -> History:
-        """The same windows, their history without some columns."""
+        """Return the same windows, their history without some columns."""
         return replace(self, inputs=self.inputs.without(names))
 
     def outcome(self, indices: np.ndarray) -> Outcome:
@@ -103,12 +103,12 @@ class History:
         return Outcome(known, self.target.values(last, horizon), self.target.naive(last, horizon))
 
     def last_close(self, indices: np.ndarray) -> np.ndarray | None:
-        """The closing price of each window's last bar, float64 [batch]; None for tables."""
+        """Return the closing price of each window's last bar, float64 [batch]; None for tables."""
         return self.target.close[self.last[indices]] if isinstance(self.target, LogReturn) else None
 
 
 def _clock(recipe: BarsRecipe | TableRecipe, times: np.ndarray) -> np.ndarray:
-    """The columns that are known of any time, float64 [times, clock columns]."""
+    """Compute the columns that are known at any time, float64 [times, clock columns]."""
     if recipe.kind == "bars":
         return clock_features(times, recipe.time_zone)
     wall = wall_clock(times, recipe.time_zone)
@@ -125,10 +125,10 @@ def read_history(recipe: BarsRecipe | TableRecipe, step: int, *, newest: bool = 
     Args:
         recipe: the `data` part of a recipe, with the path of the file.
         step: between the rows of a window, in nanoseconds.
-        newest: the newest window alone, from the end of the file.
+        newest: read only the newest window, from the end of the file.
 
     Raises:
-        DataError: a file, column or value that cannot be used, rows at another step, or no window; for the newest window also what is not
+        DataError: a file, column or value that cannot be used, rows at another step, or no window; for the newest window also values not
             known of its horizon.
     """
     if not newest:
@@ -145,16 +145,16 @@ def read_history(recipe: BarsRecipe | TableRecipe, step: int, *, newest: bool = 
 
 
 def _read(recipe: BarsRecipe | TableRecipe, tail: Tail | None = None) -> Source:
-    """Read rows, and the starts of the windows whose history is complete, whatever is known of their horizon."""
+    """Read rows, and the starts of the windows with a complete history, whether or not their horizon is known."""
     if recipe.kind == "bars":
         return load_bars(recipe, horizon=0, tail=tail)
     source = read_table(recipe, forecasting=True, tail=tail)
     absent = ~np.isfinite(source.rows)
-    complete = int(np.flatnonzero(~absent.any(1))[-1])  # the last row that is
+    complete = int(np.flatnonzero(~absent.any(1))[-1])  # the last existing row
     notes = source.notes
     if recipe.missing == "refuse":
         _refuse_missing(source, absent[:complete])
-        notes = [note for note in notes if "missing" not in note]  # what is missing is the future
+        notes = [note for note in notes if "missing" not in note]  # the missing part is the future
     if complete + 1 < len(source.rows):
         begin = iso(int(source.times[complete + 1]))
         notes = [*notes, f"the last {len(source.rows) - complete - 1} rows, from {begin} on, are taken for what is known of the future"]
@@ -223,24 +223,24 @@ def _check_step(source: Source, recipe: BarsRecipe | TableRecipe, step: int) -> 
 
 
 def _known(source: Source, recipe: TableRecipe) -> tuple[tuple[Column, ...], np.ndarray]:
-    """The table's own known columns, and whether each of their values is there [rows, columns]."""
+    """Return the table's own known columns, and whether each of their values is present [rows, columns]."""
     first = source.inputs.first_known
     columns = slice(first, first + len(recipe.known))
     return source.inputs.temporal[columns], np.isfinite(source.rows[:, columns])
 
 
 def _rows_known_ahead(source: Source, recipe: TableRecipe, step: int) -> np.ndarray:
-    """How many rows follow each one at the step with every known column, int64 [rows]."""
+    """Count the rows that follow each one at the step with every known column, int64 [rows]."""
     _, there = _known(source, recipe)
     row = np.arange(len(source.times))
-    stops = np.ones(len(row), bool)  # the row after is missing, late or lacks a value
+    stops = np.ones(len(row), bool)  # the next row is missing, late or lacks a value
     stops[:-1] = (np.diff(source.times) != step) | ~there[1:].all(1)
     stop_at = np.minimum.accumulate(np.where(stops, row, len(row))[::-1])[::-1]
     return stop_at - row
 
 
 def _unknown(source: Source, recipe: TableRecipe, last: int, step: int) -> str:
-    """Which known columns lack values over the horizon of the window that ends in a row."""
+    """List the known columns that lack values over the horizon of the window that ends in a row."""
     columns, there = _known(source, recipe)
     wanted = source.times[last] + step * np.arange(1, recipe.horizon + 1)
     row = np.minimum(np.searchsorted(source.times, wanted), len(source.times) - 1)

@@ -1,4 +1,4 @@
-"""The newest window of a parquet file from the rows that it needs: memory does not grow with the file."""
+"""Read the newest window of a parquet file from only the rows it needs: memory does not grow with the file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ READ_BYTES = 65_536  # of a compressed column, held at a time
 
 
 class NotStreamedError(Exception):
-    """Why the newest window cannot be found without reading the whole file at once."""
+    """The reason why the newest window cannot be read without reading the whole file."""
 
 
 def newest_rows(recipe: BarsRecipe | TableRecipe, step: int) -> Tail:
-    """Read the rows of the newest window, those that its features look at, and what the file knows of its horizon.
+    """Read the rows of the newest window, those its features depend on, and the known rows of its horizon.
 
-    The times are passed once, in batches, to find where the window's segment began and whether they are in order; values are read from the
+    The times are read once, in batches, to find where the window's segment began and whether they are in order; values are read from the
     row groups that hold the window.
 
     Args:
@@ -36,7 +36,7 @@ def newest_rows(recipe: BarsRecipe | TableRecipe, step: int) -> Tail:
         step: between the rows of a window, in nanoseconds.
 
     Raises:
-        NotStreamedError: the file is no parquet, not sorted by time, or has no such window; the usual reader says why, or reads all.
+        NotStreamedError: the file is not parquet, not sorted by time, or has no such window; use the reader of whole files.
         DataError: a time that cannot be read.
     """
     if not recipe.path.name.lower().endswith((".parquet", ".pq")) or not recipe.path.is_file():
@@ -67,7 +67,7 @@ class _Newest(NamedTuple):
 
 
 class _Stream:
-    """A parquet file in batches, of the recipe's symbol alone where it has one."""
+    """A parquet file in batches, restricted to the recipe's symbol if it has one."""
 
     def __init__(self, file: pq.ParquetFile, recipe: BarsRecipe | TableRecipe) -> None:
         self._file, self._recipe = file, recipe
@@ -83,7 +83,7 @@ class _Stream:
             raise NotStreamedError("it lacks columns, or has some twice")
 
     def newest(self, step: int, needed: int) -> _Newest:
-        """The last row that ends `needed` unbroken ones; a missing value breaks them, and is looked for where it is allowed."""
+        """Find the last row that ends `needed` unbroken ones; a missing value breaks them, and is checked for where allowed."""
         checked = self._values if self._recipe.kind == "table" or self._recipe.missing == "drop" else []
         run, previous, was_whole = 0, None, True
         found: tuple[int, int] | None = None
@@ -114,14 +114,14 @@ class _Stream:
         return _Newest(*found, newer, spans)
 
     def _refuse_second_symbol(self, table: pa.Table) -> None:
-        """Where no symbol is chosen, times alone do not tell where a contract ends."""
+        """Refuse a file of two symbols where none is chosen: times alone do not show where a contract ends."""
         if self._symbol and self._recipe.kind == "bars" and self._recipe.symbol is None:
             self._symbols |= set(Columns.of_table(table).whole(self._symbol).cast(pa.string()).unique().to_pylist())
             if len(self._symbols) > 1:
                 raise NotStreamedError("it holds several symbols")
 
     def between(self, newest: _Newest, first: int, last: int) -> pa.Table:
-        """The rows from time `first` to `last`, both included."""
+        """Read the rows from time `first` to `last`, both included."""
         groups = sorted({group for group, begin, end in newest.spans if begin <= last and first <= end})
         parts = [
             table.filter(pa.array((first <= times) & (times <= last)))
@@ -131,7 +131,7 @@ class _Stream:
         return pa.concat_tables(part for part in parts if len(part))
 
     def _batches(self, group: int, columns: list[str]) -> Iterator[tuple[pa.Table, np.ndarray]]:
-        """Columns of a row group, and the times."""
+        """Read columns of a row group, and the times."""
         recipe = self._recipe
         wanted = [self._time, *filter(None, [self._symbol]), *columns]
         for batch in self._file.iter_batches(BATCH_ROWS, row_groups=[group], columns=wanted):

@@ -1,4 +1,4 @@
-"""From the recipe's `data` part to the datasets of a run."""
+"""Build the datasets of a run from the recipe's `data` part."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def load_datasets(recipe: BarsRecipe | TableRecipe) -> Datasets:
         Windows of each part, the scalings fitted on the training part, and notes for the user.
 
     Raises:
-        DataError: data that cannot be used as it lies.
+        DataError: data that cannot be used.
     """
     source = _read(recipe, in_memory) if recipe.cache is None else cached(recipe, recipe.cache, partial(_read, recipe))
     lookback, horizon = source.inputs.lookback, source.inputs.horizon
@@ -44,7 +44,7 @@ def load_datasets(recipe: BarsRecipe | TableRecipe) -> Datasets:
     parts = [part for part in (train, validation, test) if part is not None]
     for part in parts:
         _check_finite(part)
-    # Of the rows that a training window touches, none is a target in another part.
+    # No row of a training window is a target in another part.
     history, constant = fit_columns(source.inputs.temporal, (rows for _, rows in train.row_blocks()))
     target_scaling, flat = _fit_target(train)
     notes = [*source.notes, *constant, *flat, *map(_range, parts), *_unseasonal(parts[1:])]
@@ -63,7 +63,7 @@ def _part(name: str, source: Source, windows: np.ndarray) -> Windows:
 
 
 def _check_finite(part: Windows) -> None:
-    """Refuse features that overflowed: prices that leap by many orders of magnitude make some."""
+    """Refuse features that overflowed, as from prices that leap by many orders of magnitude."""
     first, count = "", 0
     for rows, values in part.row_blocks():
         bad = np.argwhere(~np.isfinite(values))  # [found, (row, column)], in the order of the rows

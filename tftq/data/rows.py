@@ -1,4 +1,4 @@
-"""Rows in order: sorted by series and time, each time once, what is missing known; the same for bars and tables."""
+"""Rows sorted by series and time, each time once, missing values marked; shared by bars and tables."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -20,8 +20,8 @@ class Rows:
         series: index of each row's series in `names` [rows].
         names: the series, such as contracts.
         columns: float64 [rows] each, by name.
-        broken: which rows have a value missing [rows]; no window may touch them.
-        notes: what a user should know of how they were read.
+        broken: which rows have a value missing [rows]; no window may use them.
+        notes: notes for the user on how they were read.
         fixed_point: whether prices were whole numbers of a small unit.
     """
 
@@ -38,12 +38,12 @@ class Rows:
 
 
 class RowOrder:
-    """The order of a file's rows, into which its columns are brought one after the other, so that no more than one is held twice.
+    """Sort a file's columns into the order of its rows, one after the other, so that no more than one is held twice.
 
     Repeated times and missing values are refused or dropped, always with a count. Call `column` for every column, then `rows`.
 
     Args:
-        kept: which rows of the file are wanted, bool [rows]; the others are not looked at.
+        kept: which rows of the file to use, bool [rows]; the others are ignored.
         times: int64 nanoseconds UTC [rows], as in the file.
         series: index of each row's series in `names` [rows].
         names: the series.
@@ -78,7 +78,7 @@ class RowOrder:
         return len(self._order)
 
     def column(self, name: str, values: np.ndarray) -> np.ndarray:
-        """Bring a column into order.
+        """Sort a column into the order of the rows.
 
         Args:
             name: its name.
@@ -100,10 +100,10 @@ class RowOrder:
         return ordered
 
     def rows(self, columns: dict[str, np.ndarray], missing: Policy) -> Rows:
-        """The rows in order.
+        """Return the rows in order.
 
         Args:
-            columns: those that `column` brought into order and that are still wanted.
+            columns: the sorted columns from `column` to keep.
             missing: `drop` marks rows with a missing value in any column as broken.
 
         Raises:

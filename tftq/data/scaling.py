@@ -1,4 +1,4 @@
-"""Scalings: how raw columns and targets become numbers of size one; fitted on the training part, applied inside the graph."""
+"""Scalings of raw columns and targets to numbers of size one; fitted on the training part, applied inside the graph."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -30,13 +30,13 @@ class ColumnScaling:
     high: np.ndarray
 
     def at(self, places: Sequence[int]) -> "ColumnScaling":
-        """The scalings of the columns at some places, in that order."""
+        """Select the scalings of the columns at some indices, in that order."""
         return ColumnScaling(*(getattr(self, field.name)[list(places)] for field in fields(self)))
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """The scalings of the columns of a row of data, `history`, whether or not the history input has them all; and of the static ones."""
+    """The scalings of all columns of a data row, `history`, including those the history input lacks; and of the static ones."""
 
     history: ColumnScaling
     static: ColumnScaling | None
@@ -60,7 +60,7 @@ class Moments(NamedTuple):
 
 
 def moments(blocks: Iterable[np.ndarray]) -> Moments:
-    """Least, greatest, mean and standard deviation of columns, in one pass over blocks of rows (Chan, Golub and LeVeque 1983).
+    """Compute least, greatest, mean and standard deviation of columns, in one pass over blocks of rows (Chan, Golub and LeVeque 1983).
 
     Args:
         blocks: float32 [any number of rows, columns] each; at least one.
@@ -103,7 +103,7 @@ def _fit(
     constant = low == high
     center = np.float32(low if constant else mean)
     scale = np.float32(1 if constant else deviation)
-    ends = (np.array([low, high], np.float32) - center) / scale  # in float32, as the graph does it; monotone, so that these are the ends
+    ends = (np.array([low, high], np.float32) - center) / scale  # in float32, as the graph computes; monotone, so these are the ends
     tailed = bool(np.abs(ends).max() > TAIL)
     least, greatest = np.arcsinh(ends) if tailed else ends
     return center, scale, tailed, least, greatest

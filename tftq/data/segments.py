@@ -1,4 +1,4 @@
-"""Segments: runs of rows at the usual step, of one series, with nothing missing; no window leaves one."""
+"""Segments: runs of rows at the usual step, of one series, with nothing missing; every window lies within one."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -31,16 +31,16 @@ class Needs(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many unbroken rows give one window."""
+        """Count the unbroken rows of one window."""
         return self.warmup + self.lookback + self.horizon
 
     def windows(self, segments: list[Segment]) -> int:
-        """How many windows the segments give."""
+        """Count the windows of the segments."""
         return sum(max(0, len(segment) - self.rows + 1) for segment in segments)
 
 
 def usual_step(rows: Rows) -> int:
-    """The step of time that most rows lie apart, in nanoseconds.
+    """Find the most frequent time step between rows, in nanoseconds.
 
     Raises:
         DataError: no series has two rows.
@@ -53,15 +53,15 @@ def usual_step(rows: Rows) -> int:
 
 
 def cut(rows: Rows, step: int, keep_broken: bool = False) -> list[Segment]:
-    """Cut rows wherever the step is another than `step`, the series changes, or a value is missing.
+    """Cut rows wherever the step differs from `step`, the series changes, or a value is missing.
 
     Args:
         rows: rows in order.
         step: the usual step in nanoseconds.
-        keep_broken: whether rows with a missing value count as whole, to learn how much they cost.
+        keep_broken: whether rows with a missing value count as complete, to measure how many windows they cost.
 
     Returns:
-        The segments in order, those of one row included.
+        The segments in order, including those of one row.
     """
     breaks = (np.diff(rows.times) != step) | (np.diff(rows.series) != 0)
     whole = np.ones(len(rows), bool) if keep_broken else ~rows.broken
@@ -71,7 +71,7 @@ def cut(rows: Rows, step: int, keep_broken: bool = False) -> list[Segment]:
 
 
 def usable(rows: Rows, needs: Needs) -> tuple[list[Segment], list[str]]:
-    """The segments long enough for a window.
+    """Select the segments long enough for a window.
 
     Args:
         rows: rows in order.

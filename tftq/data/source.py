@@ -1,4 +1,4 @@
-"""The result of a reader of bars or tables, as the split takes it: rows, windows and the target."""
+"""The result of a reader of bars or tables, the input of the split: rows, windows and the target."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tftq.data.segments import Needs, Segment
 from tftq.data.windows import Target, nothing_to_release
 from tftq.spec.inputs import Inputs
 
-# How rows are kept that come in blocks: from their count, their width and the blocks, float32 [any, width], to float32 [count, width].
+# Stores rows that come in blocks: from their count, their width and the blocks, float32 [any, width], to float32 [count, width].
 Keep = Callable[[int, int, Iterator[np.ndarray]], np.ndarray]
 
 
@@ -24,9 +24,9 @@ class Source:
         rows: float32 [rows, columns of a row], raw.
         times: int64 nanoseconds UTC [rows].
         starts: int64 [windows], the row of each window's first history bar.
-        target: what to forecast.
-        notes: what a user should know.
-        release: lets go of pages of memory that reading rows has filled and that can be read from a file again.
+        target: the target to forecast.
+        notes: notes for the user.
+        release: frees memory pages filled by reading rows that can be read from a file again.
     """
 
     inputs: Inputs
@@ -46,7 +46,7 @@ class Tail:
         file: their columns, as the file has them.
         context: rows before the window, which only feed features.
         earlier: rows of the window's segment before these.
-        note: what a user should know, if anything.
+        note: a note for the user, if any.
     """
 
     file: Columns
@@ -56,7 +56,7 @@ class Tail:
 
 
 def in_memory(count: int, width: int, blocks: Iterator[np.ndarray]) -> np.ndarray:
-    """Rows in an array of their own; a block that holds all of them is taken as it is."""
+    """Copy rows into one array; a block that holds all of them is used without a copy."""
     first = next(blocks)
     if len(first) == count:
         return first
@@ -69,6 +69,6 @@ def in_memory(count: int, width: int, blocks: Iterator[np.ndarray]) -> np.ndarra
 
 
 def window_starts(segments: list[Segment], needs: Needs) -> np.ndarray:
-    """The row of the first history bar of every window of the segments, int64 [windows]."""
+    """Return the row of the first history bar of every window of the segments, int64 [windows]."""
     ranges = [np.arange(segment.start + needs.warmup, segment.stop - needs.lookback - needs.horizon + 1) for segment in segments]
     return np.concatenate(ranges)

@@ -33,7 +33,7 @@ def split_by_time(first: np.ndarray, last: np.ndarray, validation: float, test: 
     """
     count = len(first)
     ordered = np.sort(first)
-    borders = np.r_[ordered, last.max() + 1]  # the last one is past every target: what begins there is empty
+    borders = np.r_[ordered, last.max() + 1]  # the last one is past every target: a part that begins there is empty
     validation_from, test_from = borders[round(count * (1 - validation - test))], borders[round(count * (1 - test))]
     in_train = last < validation_from
     in_validation = (first >= validation_from) & (last < test_from)

@@ -14,7 +14,7 @@ TABLE_BEGIN = np.datetime64("2024-01-01T00:00", "ns").astype(np.int64)  # a Mond
 
 
 def activity(times: np.ndarray) -> np.ndarray:
-    """How lively the market is at a time of day: near 1 at night, a step up in Europe's morning, a U over New York's session.
+    """Compute the market's activity by time of day: near 1 at night, a step up in Europe's morning, a U over New York's session.
 
     Args:
         times: int64 nanoseconds UTC [rows].
@@ -30,7 +30,7 @@ def activity(times: np.ndarray) -> np.ndarray:
 
 
 def bars(count: int = 1000, seed: int = 20240108) -> pa.Table:
-    """One-minute bars that imitate ES: a random walk in ticks with clustered volatility and an intraday shape.
+    """Generate one-minute bars that imitate ES: a random walk in ticks with clustered volatility and an intraday shape.
 
     Args:
         count: how many bars.
@@ -46,7 +46,7 @@ def bars(count: int = 1000, seed: int = 20240108) -> pa.Table:
     for index, shock in enumerate(random.normal(0, 0.12, count)):
         state = 0.95 * state + shock
         clustering[index] = state
-    sigma = 1.1 * activity(times) * np.exp(clustering)  # ticks a bar
+    sigma = 1.1 * activity(times) * np.exp(clustering)  # ticks per bar
     trades = 12  # prices within a bar
     moves = random.normal(0, 1, (count, trades)) * (sigma / np.sqrt(trades))[:, None]
     path = 19_000 + np.cumsum(moves).reshape(count, trades)  # ticks; 19,000 are 4,750 points
@@ -67,7 +67,7 @@ def bars(count: int = 1000, seed: int = 20240108) -> pa.Table:
 
 
 def structured(count: int = 4000, seed: int = 20240101) -> pa.Table:
-    """Hourly rows of known structure: two seasonalities, a strong known covariate, a weak observed one and noise.
+    """Generate hourly rows of known structure: two seasonalities, a strong known covariate, a weak observed one and noise.
 
     Args:
         count: how many hours.
@@ -97,7 +97,7 @@ def structured(count: int = 4000, seed: int = 20240101) -> pa.Table:
 
 
 def season(hour: np.ndarray) -> np.ndarray:
-    """The level of `structured` with its daily and weekly seasonalities at hours since its beginning."""
+    """Compute the level of `structured` with its daily and weekly seasonalities at hours since its beginning."""
     return 100 + 6 * np.sin(2 * np.pi * hour / 24) + 4 * np.sin(2 * np.pi * hour / 168)
 
 

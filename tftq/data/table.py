@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 LARGEST = 1e30  # leaves room for squares and sums in float32
-RESOLVED_STEPS = 1000  # float32 must tell so many values apart over a column's range
+RESOLVED_STEPS = 1000  # number of values that float32 must distinguish over a column's range
 
 
 def read_table(recipe: TableRecipe, keep: Keep = in_memory, *, forecasting: bool = False, tail: Tail | None = None) -> Source:
@@ -28,9 +28,9 @@ def read_table(recipe: TableRecipe, keep: Keep = in_memory, *, forecasting: bool
 
     Args:
         recipe: the recipe's `data` part.
-        keep: where the rows go.
+        keep: stores the rows.
         forecasting: whether the windows are to be forecast rather than learned from: they need no horizon, incomplete rows may be the known
-            future, and float32 need not tell a column's values apart, as no scaling is fitted to them.
+            future, and float32 need not distinguish a column's values, as no scaling is fitted to them.
         tail: the rows of the newest window instead of the whole file.
 
     Returns:
@@ -78,7 +78,7 @@ def read_table(recipe: TableRecipe, keep: Keep = in_memory, *, forecasting: bool
 
 
 def _column(file: Columns, order: RowOrder, name: str, *, learned: bool) -> np.ndarray:
-    """A column in order; refused where float32, in which all else computes, cannot hold its values or, to learn, tell them apart."""
+    """Return a sorted column; refuse one whose values float32 cannot hold or, for training, distinguish."""
     values = order.column(name, numbers(file, name))
     finite = values[np.isfinite(values)]
     largest, width = np.abs(finite).max(initial=0), np.ptp(finite) if len(finite) else 0.0

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from tftq.data.scaling import Scaling, TargetScaling
 from tftq.spec.inputs import Inputs
 
-BLOCK = 1024  # rows or windows looked at at a time where all of them must be
+BLOCK = 1024  # rows or windows processed at a time where all of them are needed
 
 
 class BatchArrays(NamedTuple):
@@ -28,7 +28,7 @@ class BatchArrays(NamedTuple):
 
     @property
     def inputs(self) -> tuple[np.ndarray, ...]:
-        """The arrays the model takes, in the order of `Inputs.shapes`."""
+        """Return the arrays the model takes, in the order of `Inputs.shapes`."""
         return (self.history, self.future) if self.static is None else (self.history, self.future, self.static)
 
 
@@ -42,7 +42,7 @@ def nothing_to_release() -> None:
 
 
 def history_rows(rows: np.ndarray, which: np.ndarray, inputs: Inputs) -> np.ndarray:
-    """The columns of the history input in some rows.
+    """Gather the columns of the history input in some rows.
 
     Args:
         rows: [rows, columns of a row].
@@ -60,13 +60,13 @@ class Target(Protocol):
 
     @property
     def unit(self) -> str:
-        """The unit of the target."""
+        """Return the unit of the target."""
 
     def values(self, last: np.ndarray, horizon: int) -> np.ndarray:
-        """The target, float32 [batch, horizon], after the history rows `last`, int64 [batch]."""
+        """Compute the target, float32 [batch, horizon], after the history rows `last`, int64 [batch]."""
 
     def naive(self, last: np.ndarray, horizon: int) -> np.ndarray:
-        """A baseline's forecast of it, float32 [batch, horizon], from rows up to `last` alone."""
+        """Compute a baseline's forecast of it, float32 [batch, horizon], from rows up to `last` alone."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Level:
         return np.where(found, value, self.column[last, None]).astype(np.float32)
 
     def without_season(self, last: np.ndarray, horizon: int) -> int:
-        """How many values of the naive forecast have no row a season ago, so that the last value stands in."""
+        """Count the values of the naive forecast without a row a season ago, replaced by the last value."""
         return int((~self._season_ago(last, horizon)[1]).sum())
 
     def _season_ago(self, last: np.ndarray, horizon: int) -> tuple[np.ndarray, np.ndarray]:
@@ -165,7 +165,7 @@ class Windows:
 
     @property
     def target_unit(self) -> str:
-        """The unit of targets and forecasts."""
+        """Return the unit of targets and forecasts."""
         return self.target.unit
 
     def batch(self, indices: ArrayLike) -> BatchArrays:
@@ -189,7 +189,7 @@ class Windows:
         return found
 
     def history(self, last: np.ndarray) -> np.ndarray:
-        """The raw history up to some rows, float32 [batch, lookback, history columns].
+        """Gather the raw history up to some rows, float32 [batch, lookback, history columns].
 
         Args:
             last: the row of each history's last bar, int64 [batch].
@@ -200,16 +200,16 @@ class Windows:
         return history
 
     def some(self, indices: np.ndarray) -> "Windows":
-        """A part of the windows, as windows of their own: those at `indices`, in that order."""
+        """Return the windows at `indices` alone, in that order."""
         return Windows(self.name, self.inputs, self.rows, self.times, self.starts[indices], self.target, self._release)
 
     def without(self, names: Collection[str]) -> "Windows":
-        """The same windows, of the same rows, their history without some columns."""
+        """Return the same windows, of the same rows, their history without some columns."""
         inputs = self.inputs.without(names)
         return Windows(self.name, inputs, self.rows, self.times, self.starts, self.target, self._release)
 
     def row_blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Every row that a window touches, some at a time: which, int64 [n], and their values, float32 [n, columns of a row]."""
+        """Yield every row that a window uses in blocks: indices, int64 [n], and values, float32 [n, columns of a row]."""
         touched = self.touched()
         for start in range(0, len(touched), BLOCK):
             rows = start + np.flatnonzero(touched[start : start + BLOCK])
@@ -218,28 +218,28 @@ class Windows:
                 self._release()
 
     def target_blocks(self) -> Iterator[np.ndarray]:
-        """The targets of all windows, some at a time, float32 [n, horizon]."""
+        """Yield the targets of all windows in blocks, float32 [n, horizon]."""
         for indices in blocks(np.arange(len(self)), BLOCK):
             yield self.targets(indices)
 
     def touched(self) -> np.ndarray:
-        """Which rows any window touches, bool [rows]."""
+        """Mark the rows that any window uses, bool [rows]."""
         edges = np.zeros(len(self.rows) + 1, np.int32)
         edges[self.starts] += 1  # no two windows start at the same row
         edges[self.starts + self.inputs.lookback + self.inputs.horizon] -= 1
         return edges.cumsum()[:-1] > 0
 
     def naive(self, indices: ArrayLike) -> np.ndarray:
-        """The baseline's forecast, float32 [batch, horizon]: no change for bars, the season before for tables."""
+        """Compute the baseline's forecast, float32 [batch, horizon]: no change for bars, the season before for tables."""
         return self.target.naive(self.last_rows(indices), self.inputs.horizon)
 
     def last_close(self, indices: ArrayLike) -> np.ndarray:
-        """The closing price of each window's last history bar, float64 [batch]; price = last close · exp(forecast). Bars only."""
+        """Return the closing price of each window's last history bar, float64 [batch]; price = last close · exp(forecast). Bars only."""
         assert isinstance(self.target, LogReturn)
         return self.target.close[self.last_rows(indices)]
 
     def fingerprint(self) -> str:
-        """SHA-256 (hexadecimal) of every value and time of the rows, of where the windows start, and of what their history is without."""
+        """Hash (SHA-256, hexadecimal) every value and time of the rows, the windows' starts, and the columns their history lacks."""
         digest = hashlib.sha256("\n".join(self.inputs.left_out).encode())
         for array in (self.rows, self.times, self.starts):
             for block in blocks(array, BLOCK):
@@ -250,7 +250,7 @@ class Windows:
         return digest.hexdigest()
 
     def target_fingerprint(self) -> str:
-        """SHA-256 (hexadecimal) of every target and of when it falls, whatever the inputs are: forecasts of the same can be compared."""
+        """Hash (SHA-256, hexadecimal) every target and its time, not the inputs: forecasts with equal hashes can be compared."""
         digest = hashlib.sha256()
         for indices, targets in zip(blocks(np.arange(len(self)), BLOCK), self.target_blocks(), strict=True):
             digest.update(self.target_times(indices).tobytes())
@@ -258,16 +258,16 @@ class Windows:
         return digest.hexdigest()
 
     def last_rows(self, indices: ArrayLike) -> np.ndarray:
-        """The row of each window's last history bar, int64 [batch]."""
+        """Return the row of each window's last history bar, int64 [batch]."""
         return self.starts[np.asarray(indices, np.int64)] + self.inputs.lookback - 1
 
     def target_times(self, indices: ArrayLike) -> np.ndarray:
-        """When each target falls, int64 nanoseconds UTC [batch, horizon]."""
+        """Return the time of each target, int64 nanoseconds UTC [batch, horizon]."""
         return self.times[_ahead(self.last_rows(indices), self.inputs.horizon)]
 
 
 class Datasets(NamedTuple):
-    """All that a run learns from, and what a user should know of it."""
+    """The data of a run's training, and notes on it for the user."""
 
     train: Windows
     validation: Windows
@@ -277,7 +277,7 @@ class Datasets(NamedTuple):
     notes: list[str]
 
     def without(self, names: Collection[str]) -> "Datasets":
-        """The same data, the history of its windows without some columns."""
+        """Return the same data, the history of its windows without some columns."""
         test = None if self.test is None else self.test.without(names)
         return self._replace(train=self.train.without(names), validation=self.validation.without(names), test=test)
 

@@ -16,12 +16,12 @@ class Components(NamedTuple):
 
 
 def component_bytes(model: nn.Module, optimizer: Optimizer | None = None, *, device: str | None = None) -> Components:
-    """The bytes of a model and of what training adds to it.
+    """Count the bytes of a model, its gradients and its optimizer state.
 
     Args:
         model: its parameters, buffers and gradients are counted.
         optimizer: its state is counted; 0 bytes without one, or before its first step.
-        device: count what lies on this device type alone, as "cuda"; None counts it wherever it lies.
+        device: count only tensors on this device type, such as "cuda"; None counts all.
     """
     parameters = list(model.parameters())
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -33,18 +33,18 @@ def component_bytes(model: nn.Module, optimizer: Optimizer | None = None, *, dev
 
 
 def storage_bytes(tensors: Iterable[Tensor], *, device: str | None = None) -> int:
-    """The bytes of the storages of tensors, shared ones once; of a tensor made of tensors, those of its parts; on one device or all."""
+    """Count the bytes of tensors' storages, shared ones once; of a tensor made of tensors, its parts'; on one device or all."""
     found = (storage for storage in storages(tensors) if device is None or storage.device.type == device)
     return sum({storage._cdata: storage.nbytes() for storage in found}.values())
 
 
 def storages(tensors: Iterable[Tensor]) -> Iterator[UntypedStorage]:
-    """The storage of each tensor, or of each part of a tensor made of tensors."""
+    """Yield the storage of each tensor, or of each part of a tensor made of tensors."""
     return (part.untyped_storage() for tensor in tensors for part in _parts(tensor))
 
 
 def state_tensors(optimizer: Optimizer, parameters: Iterable[Tensor] | None = None) -> list[Tensor]:
-    """Every tensor in an optimizer's state, or in its state of some parameters."""
+    """Yield every tensor in an optimizer's state, or in its state of some parameters."""
     states = optimizer.state.values() if parameters is None else (optimizer.state.get(parameter) for parameter in parameters)
     return list(_tensors(list(states)))
 

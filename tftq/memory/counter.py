@@ -1,4 +1,4 @@
-"""Counts the bytes of live tensors on any device, real or fake, by watching every operator and every storage."""
+"""Count the bytes of live tensors on any device, real or fake, by watching every operator and every storage."""
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -8,19 +8,19 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# Operators that hand over a storage nobody has seen, though their schema calls the result an alias: a new tensor from Python data,
+# Operators that return an unseen storage, though their schema calls the result an alias: a new tensor from Python data,
 # a copy made storage by storage (deepcopy, unpickling), a storage that changes its size.
 _ATTACHING = frozenset({"aten::lift_fresh", "aten::set_", "aten::resize_", "aten::resize_as_"})
 
 
 class _StorageReference(weakref.ref[torch.UntypedStorage]):
-    """Tells its counter when the last tensor of a storage is gone."""
+    """Notifies its counter when the last tensor of a storage is gone."""
 
     __slots__ = ("key", "nbytes", "size")
 
     key: int
     nbytes: int  # of the storage itself
-    size: int  # what is counted for it: nbytes, rounded up, and what was added
+    size: int  # its counted bytes: nbytes, rounded up, and those added
 
     def __init__(self, storage: torch.UntypedStorage, released: Callable[["_StorageReference"], None]) -> None:
         super().__init__(storage, released)  # type: ignore[call-arg]  # the callback is typed for plain references
@@ -32,11 +32,11 @@ class ByteCounter(TorchDispatchMode):
     """Counts the bytes of the storages that operators create while it is entered, each once, until their last tensor is gone.
 
     Exact for tensors: views, in-place operators, saved activations, gradients and optimizer state, all threads of autograd. It does not
-    see what a kernel allocates and frees within one operator, nor what the allocator rounds up to. Enter it inside a
+    see what a kernel allocates and frees within one operator, nor the allocator's rounding. Enter it inside a
     `FakeTensorMode` to count without any memory. Memory that numpy owns (`torch.from_numpy`) is not counted.
 
     Args:
-        device: count this device type alone, as "cuda"; None counts every device but "meta".
+        device: count this device type alone, such as "cuda"; None counts every device but "meta".
         rounding: count a multiple of so many bytes for each storage, as an allocator hands them out.
     """
 
@@ -68,7 +68,7 @@ class ByteCounter(TorchDispatchMode):
             self._count(tensor)
 
     def reset_peak(self) -> None:
-        """Let the peak begin again at what is live now."""
+        """Reset the peak to the bytes that are live now."""
         self.peak_bytes = self.live_bytes
 
     def add_bytes(self, tensor: Tensor, size: int) -> None:
@@ -117,6 +117,6 @@ class ByteCounter(TorchDispatchMode):
 
 
 def _creates_storage(func: Any) -> bool:
-    """Whether an operator may return a storage of its own; what only returns its inputs or views of them does not."""
+    """Return whether an operator may return a new storage, not only its inputs or views of them."""
     schema = func._schema
     return schema.name in _ATTACHING or any(result.alias_info is None for result in schema.returns)

@@ -1,4 +1,4 @@
-"""A byte counter that knows what the storages it counts are for, now and when the peak was reached."""
+"""A byte counter that labels storages by their purpose, now and at the peak."""
 
 import weakref
 from collections import Counter
@@ -48,21 +48,21 @@ class LabellingCounter(ByteCounter):
 
     @property
     def labelled(self) -> dict[str, int]:
-        """Bytes that are live now, by label."""
+        """Return the bytes that are live now, by label."""
         return {label: self._by_label[label] for label in LABELS}
 
     @property
     def labelled_at_peak(self) -> dict[str, int]:
-        """Bytes that were live when the peak was reached, by label; what the peak has beyond them are activations and what is left over."""
+        """Return the bytes that were live at the peak, by label; the rest of the peak is activations and leftovers."""
         return {label: self._at_peak[label] for label in LABELS}
 
     def reset_peak(self) -> None:
-        """Let the peak begin again at what is live now."""
+        """Reset the peak to the bytes that are live now."""
         super().reset_peak()
         self._at_peak = self._by_label.copy()
 
     def track(self, tensors: Iterable[Tensor], label: str | None = None) -> None:
-        """As `ByteCounter.track`, and say what they are for."""
+        """Count tensors that existed before, see `ByteCounter.track`, and label them."""
         tensors = list(tensors)
         super().track(tensors)
         if label is not None:
@@ -70,7 +70,7 @@ class LabellingCounter(ByteCounter):
                 self._label(storage, label)
 
     def label_everything(self, label: str) -> None:
-        """Label what is live now."""
+        """Label the storages that are live now."""
         for reference in list(self._live.values()):
             storage = reference()
             assert storage is not None

@@ -11,7 +11,7 @@ from tftq.spec.units import MIB
 COMPONENTS = ("parameters", "gradients", "optimizer", "activations", "workspace", "left_over")
 """What the bytes at a peak are for; left over is what is still there afterwards and belongs to none of the others."""
 
-# The budgets this project began with, MiB. No run fails for them; what it may take as a whole is for memory.budget_mb to say.
+# The budgets this project began with, MiB. No run fails for them; memory.budget_mb limits a run as a whole.
 BUDGETS_MB = {"parameters": 300, "forward": 200, "backward": 200, "optimizer": 200}
 PEAK_MB = 1000  # or memory.budget_mb where that is less
 _PARTS = {
@@ -28,13 +28,13 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Row:
-    """The most that a kind of memory took during a stage.
+    """The largest use of one component of memory during a stage.
 
     Attributes:
         name: parameters, forward (activations and workspace), backward (gradients), optimizer, left over; or peak, of all together. The
-            kinds need not have been largest at once, so that they do not add up to the peak.
-        measured_bytes: at the record where it was most; None where it was not measured.
-        budget_bytes: what it may take; None where it has no budget.
+            components need not have been largest at once, so that they do not add up to the peak.
+        measured_bytes: at the record with the most; None where it was not measured.
+        budget_bytes: its limit; None where it has no budget.
     """
 
     name: str
@@ -57,25 +57,25 @@ class MemoryLedger:
     """The memory ledger of one stage of training.
 
     Attributes:
-        rows: each kind of memory with its budget.
-        phases: phase -> what its highest peak was made of; the peak of a phase is of what led up to its record.
+        rows: each component with its budget.
+        phases: phase -> the components of its highest peak; a phase's peak covers the work up to its record.
     """
 
     rows: list[Row]
     phases: dict[str, Stack]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain types, for summary.json."""
+        """Convert to plain types, for summary.json."""
         return {"rows": [{**asdict(row), "verdict": row.verdict} for row in self.rows], "phases": self.phases}
 
 
 def read_records(path: Path) -> list[Record]:
-    """The lines of a memory.jsonl."""
+    """Read the lines of a memory.jsonl."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def ledgers(records: Sequence[Record], budget_mb: int) -> dict[str, MemoryLedger]:
-    """The ledger of each stage that has records.
+    """Build the ledger of each stage that has records.
 
     Args:
         records: of memory.jsonl.
@@ -86,9 +86,9 @@ def ledgers(records: Sequence[Record], budget_mb: int) -> dict[str, MemoryLedger
 
 
 def stack_of(record: Record) -> dict[str, int | None]:
-    """What a record's peak was made of, component by component; None for what was not measured.
+    """Split a record's peak into components; None for those not measured.
 
-    A GPU's allocator does not tell what its peak was made of: there, parameters, gradients, optimizer and left over are those that were
+    A GPU's allocator does not report the components of its peak: there, parameters, gradients, optimizer and left over are those that were
     live at the record, and the rest of the peak counts as activations, the workspace among them.
     """
     if record["peak_components"] is not None:
@@ -100,7 +100,7 @@ def stack_of(record: Record) -> dict[str, int | None]:
 
 
 def stack_at_peak(records: Sequence[Record]) -> dict[str, int | None]:
-    """What the highest peak of some records was made of; on a GPU, with the most gradients that were live at any of them."""
+    """Split the highest peak of some records into components; on a GPU, with the most gradients that were live at any of them."""
     highest = max(records, key=lambda record: record["peak"] or 0, default=None)
     if highest is None:
         return dict.fromkeys(COMPONENTS)
@@ -124,7 +124,7 @@ def _ledger(records: Sequence[Record], budget_mb: int) -> MemoryLedger:
 
 
 def _most(records: Sequence[Record], parts: Sequence[str]) -> int | None:
-    """The most bytes of some components together, at a record's peak or live at a record; None where no record has any of them."""
+    """Return the most bytes of some components together, at a record's peak or live at a record; None where no record has any."""
     stacks = [stack for record in records for stack in (stack_of(record), record["components"] or {})]
     sums = [sum(known) for stack in stacks if (known := [size for part in parts if (size := stack.get(part)) is not None])]
     return max(sums, default=None)

@@ -1,4 +1,4 @@
-"""What an LSTM keeps from the forward to the backward pass beside its outputs."""
+"""The workspace that an LSTM keeps from the forward to the backward pass beside its outputs."""
 
 import torch
 
@@ -7,17 +7,17 @@ _LINE = 64  # bytes of a line of the cache
 
 
 def lstm_workspace_bytes(steps: int, batch: int, hidden: int, dtype: torch.dtype = torch.float32) -> int:
-    """What oneDNN keeps of one LSTM layer in one direction, which fake tensors report as 0.
+    """Compute the bytes that oneDNN keeps of one LSTM layer in one direction, which fake tensors report as 0.
 
     Gates of every step; outputs, and both gradients of them, at both ends of the layer and for one step more; the same for cells and
-    their gradient, without padding; and what the projection of a layer would take. Gradients are FP32 in every format. Each part
+    their gradient, without padding; and the space for a layer's projection. Gradients are FP32 in every format. Each part
     starts on a page. Fitted to what `aten::mkldnn_rnn_layer` returns in torch 2.13, and exact for it.
 
     Args:
         steps: of time.
         batch: sequences.
         hidden: width.
-        dtype: what the layer computes in, float32 or bfloat16.
+        dtype: the layer's computing type, float32 or bfloat16.
     """
     size = dtype.itemsize
     rows, states = steps * batch, 2 * (steps + 1) * batch
@@ -28,7 +28,7 @@ def lstm_workspace_bytes(steps: int, batch: int, hidden: int, dtype: torch.dtype
 
 
 def _padded(width: int, size: int) -> int:
-    """The bytes of a row: whole cache lines, and one more where rows would otherwise fall on the same lines of the cache.
+    """Compute the bytes of a row: whole cache lines, and one more where rows would otherwise fall on the same lines of the cache.
 
     Args: width of the row in numbers; size of a number in bytes.
     """

@@ -1,4 +1,4 @@
-"""Read how much memory is in use now; None, never 0, for what a device cannot report."""
+"""Read how much memory is in use now; None, never 0, for figures that a device cannot report."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ Figure = TypeVar("Figure")
 
 @dataclass(frozen=True)
 class Reading:
-    """Bytes at one moment; None where the device has no such figure, or where `error` says why it could not be read."""
+    """Bytes at one moment; None where the device has no such figure, or where `error` gives the reason why it could not be read."""
 
     allocated: int | None  # tensors
-    reserved: int | None  # what the allocator holds for them
+    reserved: int | None  # held by the allocator for them
     peak: int | None  # the most that was allocated since the last reset
     device_free: int | None  # free on the GPU, other processes counted
     rss: int | None  # resident memory of this process
     error: str | None = None
-    components: dict[str, int] | None = None  # what is allocated: parameters, gradients, optimizer and what is left over
+    components: dict[str, int] | None = None  # the components of `allocated`: parameters, gradients, optimizer and leftovers
     peak_components: dict[str, int] | None = None  # the same of the peak, with activations and workspace
 
 
@@ -32,12 +32,12 @@ class MemoryProbe:
     """Reads the memory of this process and its device.
 
     Args:
-        device: where the tensors are that matter.
+        device: the device of the tensors that matter.
         counter: counts their bytes where the device itself does not, as on the CPU; enter it around the work.
 
     Attributes:
         source: where `allocated` and `peak` come from: the allocator of "cuda", the byte "counter", or nowhere ("rss").
-        held: what tells how many bytes parameters, gradients and optimizer take on the device; None until it is known who has them.
+        held: returns the bytes of parameters, gradients and optimizer on the device; None until their owner is known.
         note: why the GPU's free memory comes from CUDA and not from NVML; None where it does come from NVML, or there is no GPU.
     """
 
@@ -60,10 +60,10 @@ class MemoryProbe:
                 self._device_free = self._free_by_cuda
 
     def read(self) -> Reading:
-        """Read every figure there is; one that fails is None and its reason is in `error`, the others stand."""
+        """Read every available figure; one that fails is None with its reason in `error`, the others stay valid."""
         errors = list(self._reset_errors)
         allocated, reserved, peak = self._readers()
-        if self._reset_errors:  # what is read would be the peak of more than led up to now
+        if self._reset_errors:  # the peak would include earlier work
             peak = None
         values = (
             _attempt("allocated", allocated, errors),
@@ -77,7 +77,7 @@ class MemoryProbe:
         return Reading(*values, "; ".join(errors) or None, components, peak_components)
 
     def reset_peak(self) -> None:
-        """Let the peak begin again at what is allocated now; where that fails, the next reading has no peak and says why."""
+        """Reset the peak to the bytes allocated now; where that fails, the next reading has no peak and gives the reason."""
         self._reset_errors.clear()
         _attempt("peak, its last reset", self._reset, self._reset_errors)
 
@@ -89,7 +89,7 @@ class MemoryProbe:
         return 0
 
     def _readers(self) -> tuple[Callable[[], int] | None, ...]:
-        """What reads allocated, reserved and peak; None where the source has no such figure."""
+        """Return the readers of allocated, reserved and peak; None where the source has no such figure."""
         if self.source == "cuda":
             cuda, device = torch.cuda, self._device
             return (
@@ -103,7 +103,7 @@ class MemoryProbe:
         return lambda: counter.live_bytes, None, lambda: counter.peak_bytes
 
     def _held(self, allocated: int | None) -> Callable[[], dict[str, int]] | None:
-        """What reads the components of what is allocated."""
+        """Return the reader of the components of the allocated bytes."""
         held = self.held
         if held is None or allocated is None:
             return None
@@ -115,7 +115,7 @@ class MemoryProbe:
         return components
 
     def _at_peak(self, peak: int | None, components: dict[str, int] | None) -> Callable[[], dict[str, int]] | None:
-        """What reads the components of the peak; what is left over now is taken to have been there already."""
+        """Return the reader of the peak's components; leftovers of now are taken to have been there at the peak."""
         counter = self._counter
         if counter is None or peak is None or components is None:
             return None
@@ -133,7 +133,7 @@ class MemoryProbe:
 
 
 def _attempt(name: str, read: Callable[[], Figure] | None, errors: list[str]) -> Figure | None:
-    """A figure, or None with its reason noted: a probe must not end the training that it watches, nor hide that it failed."""
+    """Read a figure; None with its reason noted on failure: a probe must not end the training it watches, nor hide a failure."""
     if read is None:
         return None
     try:

@@ -30,25 +30,25 @@ class Probe(Protocol):
     source: Source
 
     def read(self) -> Reading:
-        """Bytes now."""
+        """Read the bytes in use now."""
 
     def reset_peak(self) -> None:
-        """Let the peak begin again."""
+        """Reset the peak."""
 
 
 class Timeline:
-    """Writes memory.jsonl and counts its records against those that every epoch owes.
+    """Writes memory.jsonl and counts its records against those expected of every epoch.
 
-    An epoch owes nine: one for each of `PHASES`, and one more for each further TRAIN_BATCH_<k>. An epoch that ended with none of the four
-    phases of validation did not validate (`validate.every`) and does not owe them. A record whose probe failed does not count.
+    Nine are expected: one for each of `PHASES`, and one more for each further TRAIN_BATCH_<k>. An epoch that ended with none of the four
+    phases of validation did not validate (`validate.every`) and has fewer to write. A record whose probe failed does not count.
 
     Args:
-        path: where records are appended, one JSON object a line. What is there already, from a training that is now resumed, counts;
+        path: where records are appended, one JSON object per line. Records that exist already, from a training that is now resumed, count;
             a last line that was cut off in the middle is removed.
         probe: reads the memory.
 
     Attributes:
-        stage: what is being trained, "train", "prune" or "qat", whose epochs count from 1 again; part of every record.
+        stage: the stage of training, "train", "prune" or "qat", whose epochs count from 1 again; part of every record.
     """
 
     def __init__(self, path: Path, probe: Probe) -> None:
@@ -60,7 +60,7 @@ class Timeline:
             self._read_back()
 
     def record(self, phase: str, epoch: int) -> None:
-        """Write one record, and let the peak begin again, so that each record has the peak of what led up to it.
+        """Write one record and reset the peak, so that each record has the peak since the one before.
 
         Args:
             phase: one of `PHASES`, or TRAIN_BATCH_<k>.
@@ -75,22 +75,22 @@ class Timeline:
 
     @property
     def peak_bytes(self) -> int | None:
-        """The most bytes of tensors in any record; of the process where tensors are not counted; None before the first record."""
+        """Return the most bytes of tensors in any record; of the process where tensors are not counted; None before the first record."""
         return self._peak
 
     @property
     def expected(self) -> int:
-        """How many records the epochs so far owe."""
+        """Count the records expected of the epochs so far."""
         return sum(len(self._owed(phases)) for phases in self._epochs.values())
 
     @property
     def recorded(self) -> int:
-        """How many of them were written by a probe that worked."""
+        """Count the expected records written by a probe that worked."""
         return self.expected - len(self.missing)
 
     @property
     def missing(self) -> list[str]:
-        """The records that are missing or failed, each with its stage, epoch, phase and reason."""
+        """List the records that are missing or failed, each with its stage, epoch, phase and reason."""
         return [
             f"{stage} epoch {epoch} {phase}: {phases.get(phase) or 'never recorded'}"
             for (stage, epoch), phases in self._epochs.items()
@@ -109,7 +109,7 @@ class Timeline:
         }
 
     def __str__(self) -> str:
-        """As "8 of 9"."""
+        """Format the tally, such as "8 of 9"."""
         return f"{self.recorded} of {self.expected}"
 
     @staticmethod
@@ -140,7 +140,7 @@ class MemoryRecorder:
 
     Args:
         path: of memory.jsonl.
-        device: where the tensors are that matter; on the CPU every operator is watched to count their bytes.
+        device: the device of the tensors that matter; on the CPU every operator is watched to count their bytes.
 
     Attributes:
         timeline: writes the records.
@@ -154,7 +154,7 @@ class MemoryRecorder:
 
     @contextmanager
     def recording(self, model: nn.Module | None = None) -> Iterator[None]:
-        """Count what is allocated within, and a model that exists already; forget its owner at the end."""
+        """Count the bytes allocated within, and those of an existing model; forget its owner at the end."""
         try:
             with ExitStack() as counting:
                 if self._counter is not None:
@@ -171,5 +171,5 @@ class MemoryRecorder:
     def follow(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Let records from now on split the memory into parameters, gradients and optimizer state."""
         self.probe.held = lambda: component_bytes(model, optimizer, device=self._device.type)
-        if self._counter is not None:  # what a checkpoint brings was made by no step
+        if self._counter is not None:  # the state from a checkpoint was made by no step
             optimizer.register_load_state_dict_post_hook(self._counter.label_state)

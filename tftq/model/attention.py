@@ -1,4 +1,4 @@
-"""Interpretable multi-head attention (section 4.4): heads that share their values, so that one matrix tells where the model looks."""
+"""Interpretable multi-head attention (section 4.4): heads that share their values, so that one matrix shows where the model looks."""
 
 import torch
 from torch import Tensor, nn
@@ -28,14 +28,14 @@ class InterpretableAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, horizon: int) -> Tensor:
-        """Args: x [batch, time, hidden], whose last `horizon` steps ask. Returns: [batch, horizon, hidden]."""
+        """Args: x [batch, time, hidden], whose last `horizon` steps are the queries. Returns: [batch, horizon, hidden]."""
         weights, value = self.dropout(self.weights(x, horizon)), self.value(x).float()
         with full_precision(x.device):
             seen = weights @ value  # [batch, horizon, width]
         return self.output(seen)
 
     def weights(self, x: Tensor, horizon: int) -> Tensor:
-        """Where each step of the horizon looks, averaged over the heads [batch, horizon, time], in FP32."""
+        """Compute where each step of the horizon looks, averaged over the heads [batch, horizon, time], in FP32."""
         query = self.query(x[:, -horizon:]).unflatten(-1, (self.heads, self.width)).transpose(1, 2)  # [batch, head, horizon, width]
         key = self.key(x).unflatten(-1, (self.heads, self.width)).transpose(1, 2)  # [batch, head, time, width]
         with full_precision(x.device):
@@ -45,6 +45,6 @@ class InterpretableAttention(nn.Module):
 
     @staticmethod
     def hidden_steps(horizon: int, time: int, device: torch.device) -> Tensor:
-        """True where a step of the horizon must not look: later than itself [horizon, time]."""
+        """Mark what a step of the horizon must not attend to, steps later than itself [horizon, time]."""
         now = torch.arange(time - horizon, time, device=device)[:, None]
         return torch.arange(time, device=device) > now

@@ -15,7 +15,7 @@ class NamedInputs(Protocol):
 
     @property
     def named(self) -> dict[str, Tensor]:
-        """The tensors the network takes by name, in its order."""
+        """Return the tensors the network takes by name, in its order."""
 
 
 class WindowSource(Protocol):
@@ -24,7 +24,7 @@ class WindowSource(Protocol):
     def __len__(self) -> int: ...
 
     def batch(self, indices: ArrayLike, /) -> BatchArrays:
-        """The windows at `indices`, in raw units."""
+        """Return the windows at `indices`, in raw units."""
 
 
 class Batch(NamedTuple):
@@ -47,16 +47,16 @@ class Batch(NamedTuple):
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """The tensors the model takes, in the order of `Inputs.shapes`."""
+        """Return the tensors the model takes, in the order of `Inputs.shapes`."""
         return (self.history, self.future) if self.static is None else (self.history, self.future, self.static)
 
     @property
     def named(self) -> dict[str, Tensor]:
-        """The same by name."""
+        """Return the tensors the model takes, by name."""
         return dict(zip(("history", "future", "static"), self.inputs, strict=False))
 
     def to(self, device: torch.device | str) -> "Batch":
-        """The same batch on `device`."""
+        """Return the same batch on `device`."""
         static = None if self.static is None else self.static.to(device)
         return Batch(self.history.to(device), self.future.to(device), static, self.target.to(device))
 

@@ -19,12 +19,12 @@ GROUP = 8  # variables evaluated together, whose gates are one parameter
 
 
 def category_count(columns: tuple[Column, ...]) -> int:
-    """Codes of all categorical columns together."""
+    """Count the codes of all categorical columns together."""
     return sum(column.categories for column in columns)
 
 
 def category_rows(columns: tuple[Column, ...]) -> Iterator[tuple[int, slice]]:
-    """Each categorical variable with its codes' rows in a table of all codes."""
+    """List each categorical variable with its codes' rows in a table of all codes."""
     first = 0
     for variable, column in enumerate(columns):
         if column.categories:
@@ -33,7 +33,7 @@ def category_rows(columns: tuple[Column, ...]) -> Iterator[tuple[int, slice]]:
 
 
 def code_rows(columns: tuple[Column, ...], x: Tensor, first: int) -> Tensor:
-    """The rows, in a table of all codes, of what categorical variables are: of those from `first` on.
+    """Return the rows, in a table of all codes, of the values of categorical variables from `first` on.
 
     Args: x, codes [rows, variables]. Returns: int64 [variables, rows].
     """
@@ -43,7 +43,7 @@ def code_rows(columns: tuple[Column, ...], x: Tensor, first: int) -> Tensor:
 
 
 def group_sizes(columns: tuple[Column, ...]) -> list[int]:
-    """How many variables are evaluated together, group after group: real ones first, then categorical ones, never both."""
+    """Return how many variables each group evaluates together: real ones first, then categorical ones, never both."""
     real = sum(column.categories == 0 for column in columns)
     counts = [real, len(columns) - real]
     return [min(GROUP, count - start) for count in counts for start in range(0, count, GROUP)]
@@ -83,7 +83,7 @@ class FoldedCurves(nn.Module):
         self.norm_bias = nn.Parameter(torch.zeros(variables, 1, hidden))
 
     def mix(self, x: Tensor, weights: Tensor) -> Tensor:
-        """Σ over variables of weight · curve(value).
+        """Sum weight · curve(value) over variables.
 
         Args: x, weights [rows, variables]; categories are codes. Returns: [rows, hidden].
         """
@@ -94,20 +94,20 @@ class FoldedCurves(nn.Module):
         return total
 
     def evaluate(self, variable: int, x: Tensor) -> Tensor:
-        """One variable's curve at the values x [rows]. Returns: [rows, hidden]."""
+        """Evaluate one variable's curve at the values x [rows]. Returns: [rows, hidden]."""
         one = slice(variable, variable + 1)
         weight = self.gate_weight(variable)[None]
         return self._curves(*self._affine(x[:, None], variable), weight, self.gate_bias[one], self.norm_weight[one], self.norm_bias[one])[0]
 
     def gate_weight(self, variable: int) -> Tensor:
-        """The weight of one variable's gate [hidden, 2 * hidden]."""
+        """Return the weight of one variable's gate [hidden, 2 * hidden]."""
         if self.shared:
             return self.gate_weights[0][0]
         group, place = next((weight, variable - first) for first, weight, *_ in self._groups() if first <= variable < first + len(weight))
         return group[place]
 
     def _groups(self) -> Iterator[tuple[int, Tensor, Tensor, Tensor, Tensor]]:
-        """Each group's first variable and its gates and norms."""
+        """Yield each group's first variable and its gates and norms."""
         sizes = group_sizes(self.columns)
         firsts = accumulate(sizes[:-1], initial=0)
         weights = repeat(self.gate_weights[0], len(sizes)) if self.shared else self.gate_weights
@@ -133,7 +133,7 @@ class FoldedCurves(nn.Module):
     def _curves(
         self, hidden: Tensor, skip: Tensor, gate_weight: Tensor, gate_bias: Tensor, norm_weight: Tensor, norm_bias: Tensor
     ) -> Tensor:
-        """From what enters the ELU to the GRN's output, all [variables, rows, hidden]."""
+        """Compute the GRN's output from the inputs of the ELU and the skip, all [variables, rows, hidden]."""
         product = F.elu(hidden) @ gate_weight[0] + gate_bias if self.shared else torch.baddbmm(gate_bias, F.elu(hidden), gate_weight)
         normal = F.layer_norm(skip + F.glu(product), skip.shape[-1:], eps=NORM_EPSILON)
         return normal * norm_weight + norm_bias
@@ -151,7 +151,7 @@ class KnotCurves(FoldedCurves):
         return recompute(self.grid.product, x, weights, self.table())
 
     def table(self) -> Tensor:
-        """Every curve's value at each of its knots [table rows, hidden], in FP32."""
+        """Evaluate every curve at each of its knots [table rows, hidden], in FP32."""
         parts = []
         for first, *gate in self._groups():
             if first < self.real:
@@ -160,7 +160,7 @@ class KnotCurves(FoldedCurves):
         return torch.cat(parts)
 
     def _real_rows(self, first: int, *gate: Tensor) -> Tensor:
-        """A group's rows of the table; real variables have as many knots each."""
+        """Compute a group's rows of the table; all real variables have the same number of knots."""
         x = self.grid.knots_of(slice(first, first + len(gate[1])))  # [knots, variables]
         return self._curves(*self._affine(x, first), *gate).flatten(0, 1).float()
 

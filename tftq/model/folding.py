@@ -13,10 +13,10 @@ from tftq.model.variable_selection import PaperVariableSelection, VariableSelect
 
 @torch.no_grad()
 def fold(model: TemporalFusionTransformer) -> TemporalFusionTransformer:
-    """The same function in the folded form.
+    """Convert a network to the folded form, which computes the same function.
 
     Args:
-        model: of the form `paper`; a folded one is returned as it is.
+        model: of the form `paper`; a folded one is returned unchanged.
 
     Returns:
         A new model, equal in eval mode.
@@ -41,7 +41,7 @@ def fold(model: TemporalFusionTransformer) -> TemporalFusionTransformer:
 
 
 def _fold_grn(paper: GatedResidualNetwork, folded: GatedResidualNetwork) -> None:
-    """GLU(W4(W1 e + b1) + b4) = GLU((W4 W1) e + (W4 b1 + b4))."""
+    """Fold a GRN: GLU(W4(W1 e + b1) + b4) = GLU((W4 W1) e + (W4 b1 + b4))."""
     assert isinstance(paper.intermediate, nn.Linear)
     folded.gate.weight.copy_(paper.gate.weight @ paper.intermediate.weight)
     folded.gate.bias.copy_(paper.gate.weight @ paper.intermediate.bias + paper.gate.bias)
@@ -58,7 +58,7 @@ def _fold_selection(paper: PaperVariableSelection, folded: VariableSelection) ->
 
 
 def _fold_joint(paper: PaperVariableSelection, folded: GatedResidualNetwork) -> None:
-    """The joint map over all embeddings, [variables · hidden] wide, becomes one over the variables and codes themselves."""
+    """Fold the joint map over all embeddings, [variables · hidden] wide, into one over the variables and codes themselves."""
     joint, variables = paper.joint, len(paper.columns)
     assert isinstance(joint.intermediate, nn.Linear) and isinstance(folded.skip, nn.Linear)
     for weights, bias, merged in (
@@ -80,7 +80,7 @@ def _fold_joint(paper: PaperVariableSelection, folded: GatedResidualNetwork) -> 
 
 
 def _fold_curves(paper: PaperVariableSelection, folded: FoldedCurves) -> None:
-    """Each variable's own GRN: affine before the ELU, or a row for a category; W1 merged into the gate."""
+    """Fold each variable's own GRN: affine before the ELU, or a row for a category; W1 merged into the gate."""
     real = slice(0, paper.real)
     input_weight = torch.cat(list(paper.input_weights))  # [variables, hidden, hidden]
     folded.slope.copy_(torch.einsum("vh,vho->vo", paper.embedding_weight, input_weight[real]))

@@ -20,10 +20,10 @@ class Forecaster(nn.Module):
         quantiles: the levels that are forecast, ascending.
 
     Attributes:
-        kind: what recipes and exported files call networks of this class.
+        kind: the name of networks of this class in recipes and exported files.
         kept_float: the names of the layers that stayed in floating point where the others were quantized.
         scalings: of the columns and of the target, as given.
-        heads: what makes quantiles of the last hidden layer.
+        heads: the layer that maps the last hidden layer to quantiles.
     """
 
     kind: ClassVar[str]
@@ -44,7 +44,7 @@ class Forecaster(nn.Module):
 
     @property
     def target_scale(self) -> Tensor:
-        """The scale of the target at each step [horizon]."""
+        """Return the scale of the target at each step [horizon]."""
         return self.target_unscaling.scale
 
     def forward(self, history: Tensor, future: Tensor, static: Tensor | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Where each variable's knots lie, and the product of hat functions with a table of values at them."""
+"""The positions of each variable's knots, and the product of hat functions with a table of values at them."""
 
 from collections.abc import Sequence
 
@@ -39,20 +39,20 @@ class KnotGrid(nn.Module):
 
     @property
     def rows(self) -> int:
-        """Rows of a table on this grid."""
+        """Return the number of rows of a table on this grid."""
         return sum(self.counts)
 
     def knots(self, variable: int) -> Tensor:
-        """The knots of one variable [count]."""
+        """Return the knots of one variable [count]."""
         return self.low[variable] + torch.arange(self.counts[variable], device=self.low.device) * self.step[variable]
 
     def knots_of(self, variables: slice) -> Tensor:
-        """The knots of neighbouring variables that have as many each [count, variables]."""
+        """Return the knots of neighbouring variables with the same number of knots [count, variables]."""
         numbers = torch.arange(self.counts[variables.start], device=self.low.device)
         return self.low[variables] + numbers[:, None] * self.step[variables]
 
     def locate(self, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Each value's two neighbouring knots, and what share of the variable's weight each of them gets.
+        """Find each value's two neighbouring knots, and the share of the variable's weight that each gets.
 
         Args:
             x: values [rows, variables].
@@ -70,7 +70,7 @@ class KnotGrid(nn.Module):
         return index, share
 
     def product(self, x: Tensor, weights: Tensor, table: Tensor) -> Tensor:
-        """Σ over variables of weight · (the table's row at the value, interpolated linearly).
+        """Sum weight · (the table's row at the value, interpolated linearly) over variables.
 
         Args: x, weights [rows, variables]; table [table rows, hidden], float32. Returns: [rows, hidden].
         """
@@ -78,11 +78,11 @@ class KnotGrid(nn.Module):
 
 
 def table_product(index: Tensor, share: Tensor, table: Tensor) -> Tensor:
-    """Σ share · table[index]: the sparse rows `w ⊗ hat` times a table, without ever holding [rows, table rows].
+    """Compute Σ share · table[index]: the sparse rows `w ⊗ hat` times a table, without ever holding [rows, table rows].
 
     Args:
         index: table rows [rows, entries], int32, none twice in a row.
-        share: what each of them counts [rows, entries], float32.
+        share: the weight of each of them [rows, entries], float32.
         table: values [table rows, hidden], float32.
 
     Returns:

@@ -10,7 +10,7 @@ NORM_EPSILON = 1e-3  # the LayerNorm epsilon of the published code, under which 
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[None]:
-    """FP32 for products that autocast would cast back to half, of operands that are FP32 already; nothing where it is off."""
+    """Keep products of FP32 operands in FP32 where autocast would cast them to half; do nothing where it is off."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
@@ -86,7 +86,7 @@ class GatedSkip(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """x / √(mean of x² + ε) · weight (Zhang & Sennrich 2019, eq. 4), as ONNX Runtime knows it and computes it in one pass.
+    """x / √(mean of x² + ε) · weight (Zhang & Sennrich 2019, eq. 4), which ONNX Runtime computes in one pass.
 
     Args:
         width: of the rows.
@@ -123,13 +123,13 @@ class QuantileHeads(nn.Module):
         """Args: x [..., hidden]. Returns: [..., quantiles], ascending."""
         raw = self.linear(x).float()  # [..., quantiles]
         steps = F.softplus(raw)
-        # Rounding keeps the order: each further quantile adds one more non-negative term to the same sum. Not a matrix product: that of
-        # a float constant would be one more for the integer graph to explain.
+        # Rounding keeps the order: each further quantile adds one more non-negative term to the same sum. Not a matrix product: one with
+        # a float constant would be one more exception in the integer graph.
         return raw[..., self.median : self.median + 1] + (steps.unsqueeze(-1) * self.signs).sum(dim=-2)
 
 
 def _steps_from(median: int, count: int) -> Tensor:
-    """Entry [j, i] is how step j moves quantile i: +1 for those above the median up to i, -1 below."""
+    """Return how step j moves quantile i at [j, i]: +1 for steps above the median up to i, -1 below."""
     column = torch.arange(count)
     step = column[:, None]
     above = (step > median) & (step <= column)

@@ -36,17 +36,17 @@ class Mamba2Architecture:
 
     @property
     def inner(self) -> int:
-        """The width within a block."""
+        """Return the width within a block."""
         return self.expand * self.hidden
 
     @property
     def heads(self) -> int:
-        """Heads of a block, each with a decay of its own."""
+        """Return the number of heads of a block, each with a decay of its own."""
         return self.inner // self.head_dim
 
     @property
     def projected(self) -> tuple[int, int, int]:
-        """What a block's first projection gives: widths of the gate, of what is convolved (values, b and c), and of the step sizes."""
+        """Return the widths of a block's first projection: the gate, the convolved part (values, b and c), and the step sizes."""
         return self.inner, self.inner + 2 * self.state, self.heads
 
 
@@ -89,7 +89,7 @@ class Mamba2(Forecaster):
 class Mamba2Block(nn.Module):
     """A residual block (section 7.1, figure 6): one projection to everything, convolution, scan, gated norm, projection back.
 
-    In FP32 but for the projections.
+    In FP32 except for the projections.
 
     Args:
         architecture: sizes.
@@ -104,7 +104,7 @@ class Mamba2Block(nn.Module):
         self.convolution = CausalConvolution(convolved, architecture.conv)
         low, high = map(math.log, STEPS)
         step = torch.empty(heads).uniform_(low, high).exp()
-        self.step_bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))  # what softplus makes these steps of
+        self.step_bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))  # the inverse of softplus at these steps
         self.log_rate = nn.Parameter(torch.empty(heads).uniform_(*RATES).log())
         self.skip = nn.Parameter(torch.ones(heads))
         self.gated_norm = RMSNorm(inner, EPSILON)
@@ -114,7 +114,7 @@ class Mamba2Block(nn.Module):
         self.dropout = nn.Dropout(architecture.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Args: x [batch, time, hidden]. Returns: the same shape; a row of it depends on that row and on those before it."""
+        """Args: x [batch, time, hidden]. Returns: the same shape; each row depends on itself and the rows before it."""
         sizes = self.architecture
         gate, mixed, step = self.in_projection(self.norm(x)).float().split(sizes.projected, dim=-1)
         values, enter, leave = self.convolution(mixed).split((sizes.inner, sizes.state, sizes.state), dim=-1)
@@ -133,7 +133,7 @@ class CausalConvolution(nn.Module):
 
     Args:
         channels: of the input and the output.
-        width: rows that a row is made of, itself the last one.
+        width: input rows that an output row depends on, its own the last.
     """
 
     def __init__(self, channels: int, width: int) -> None:
@@ -156,18 +156,18 @@ def chunked_scan(x: Tensor, log_decay: Tensor, enter: Tensor, leave: Tensor, *, 
     Within a chunk every row is a weighted sum of the rows before it, as in attention; between chunks the states are carried.
 
     Args:
-        x: what enters the states [batch, time, head, head_dim], float32.
+        x: the input of the states [batch, time, head, head_dim], float32.
         log_decay: a, at most 0 [batch, time, head].
-        enter: b, how it enters them, common to all heads [batch, time, state].
-        leave: c, how it leaves them [batch, time, state].
-        chunk: rows of a chunk; any number, all of them where there are fewer.
+        enter: b, the input weights, common to all heads [batch, time, state].
+        leave: c, the output weights [batch, time, state].
+        chunk: rows of a chunk; any number, all rows where there are fewer.
 
     Returns:
         y [batch, time, head, head_dim].
     """
     time, heads, head_dim = x.shape[1:]
     chunk = min(chunk, time)
-    if missing := -time % chunk:  # rows behind the last one, in which nothing enters
+    if missing := -time % chunk:  # zero rows behind the last one
         x, log_decay, enter, leave = (_with_zeros(part, missing, axis=1) for part in (x, log_decay, enter, leave))
     x, log_decay, enter, leave = (part.unflatten(1, (-1, chunk)) for part in (x, log_decay, enter, leave))
 
@@ -195,11 +195,11 @@ def chunked_scan(x: Tensor, log_decay: Tensor, enter: Tensor, leave: Tensor, *, 
 
 
 def decays(log_decay: Tensor) -> Tensor:
-    """What is left at a row of what entered at an earlier one, from the decays between neighbours.
+    """Return the share of an earlier row's input that remains at each row, from the decays between neighbours.
 
-    Each sum is taken by itself: a difference of two sums from the first row on would lose the digits of short ones behind long ones.
+    Each sum is computed separately: a difference of two cumulative sums would lose the digits of short ones to long ones.
 
-    Args: log_decay [..., row]. Returns: [..., row, earlier row]; 1 where the other row is later, which what they multiply must leave out.
+    Args: log_decay [..., row]. Returns: [..., row, earlier row]; 1 where the other row is later, which the caller must mask.
     """
     rows = log_decay.shape[-1]
     later = torch.ones(rows, rows, dtype=log_decay.dtype, device=log_decay.device).tril(-1)  # [row, earlier row]

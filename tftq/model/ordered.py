@@ -7,7 +7,7 @@ from tftq.spec.inputs import Column, real_first
 
 
 class OrderedColumns(nn.Module):
-    """Puts the real columns before the categorical ones, and says categories in numbers that a linear map can take.
+    """Put the real columns before the categorical ones, and encode categories for a linear map.
 
     Args:
         columns: as the inputs name them.
@@ -28,7 +28,7 @@ class OrderedColumns(nn.Module):
         return x[..., self.order] if self.reorders else x
 
     def indicators(self, x: Tensor) -> Tensor:
-        """Categories as one-hot rows, so that a linear map of the result is a sum of embeddings.
+        """Encode categories as one-hot rows, so that a linear map of the result is a sum of embeddings.
 
         Args: x [..., columns], arranged. Returns: [..., real columns + codes].
         """
@@ -42,7 +42,7 @@ class OrderedColumns(nn.Module):
 
 
 class RowEmbedding(OrderedColumns):
-    """A linear map of a row: of its real columns, and of each category's code an embedding.
+    """A linear map of a row's real columns plus an embedding of each category's code.
 
     Args:
         columns: of the row.

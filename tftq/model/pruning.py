@@ -1,4 +1,4 @@
-"""Leaving out the history variables that variable selection gives least weight: a smaller network that goes on where the larger one was."""
+"""Remove the history variables with the least selection weight: a smaller network that continues from the larger one's state."""
 
 from collections.abc import Callable, Iterable
 
@@ -16,16 +16,16 @@ from tftq.model.variable_selection import VariableSelection
 def prune(
     model: TemporalFusionTransformer, keep: int, batches: Callable[[], Iterable[Batch]]
 ) -> tuple[TemporalFusionTransformer, dict[str, float]]:
-    """Keep the history variables that have the highest mean selection weight; what the others said is replaced by its mean.
+    """Keep the history variables that have the highest mean selection weight; the others' contribution is replaced by its mean.
 
-    In the joint network's input each variable that is gone stands at its mean, which its biases take up. In the sum over variables, the
+    In the joint network's input each removed variable stands at its mean, which its biases absorb. In the sum over variables, the
     kept ones share their mean weight, and the mean of all else is a shift; both go into the curves' scale and shift, since the weights
-    add up to 1. So the mean of what variable selection hands on stays the same.
+    add up to 1. So the mean output of variable selection stays the same.
 
     Args:
         model: in eval mode, of any form but the table; `paper` is folded first, which is exact.
         keep: how many variables to keep, fewer than there are; of equal ones the first, and constant ones only after all others.
-        batches: gives the windows that means are taken over, on the model's device, each time it is called; they are read twice.
+        batches: returns the windows to average over, on the model's device, each time it is called; they are read twice.
 
     Returns:
         A new model, in eval mode, with the kept variables in their order; and the mean weight of every variable, the heaviest first and
@@ -37,7 +37,7 @@ def prune(
     names = [column.name for column in full.inputs.history]
     assert 1 <= keep < len(names)
     scaling = full.history_scaling
-    # What is constant tells nothing, and its mean replaces it exactly, however loud it is: it goes before all others.
+    # A constant variable carries no information, and its mean replaces it exactly, however large its weight: it goes before all others.
     heaviest = torch.where(scaling.low == scaling.high, weights - 1, weights).argsort(descending=True, stable=True)
     small = TemporalFusionTransformer.without(full, [names[place] for place in heaviest[keep:].tolist()]).to(weights.device).eval()
     changed = ("history_selection.", "history_scaling.")
@@ -50,7 +50,7 @@ def prune(
 
 
 def _means(model: TemporalFusionTransformer, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
-    """Means over all history rows: the selection weights [history columns], and what enters the joint network [real variables + codes]."""
+    """Average over all history rows: the selection weights [history columns], and the joint network's inputs [real variables + codes]."""
     selection = model.history_selection
     weights = entering = torch.zeros(())
     rows = 0
@@ -64,7 +64,7 @@ def _means(model: TemporalFusionTransformer, batches: Iterable[Batch]) -> tuple[
 
 
 def _slice(full: nn.Module, small: nn.Module, entering: Tensor) -> None:
-    """Fill a selection with what another, of more variables, has for the same ones."""
+    """Copy into a selection the parameters of the same variables from one with more variables."""
     assert isinstance(full, VariableSelection) and isinstance(small, VariableSelection)
     assert isinstance(full.curves, FoldedCurves) and isinstance(small.curves, FoldedCurves)
     variables = [place for place, column in enumerate(full.columns) if column in small.columns]
@@ -78,7 +78,7 @@ def _slice_joint(full: VariableSelection, small: VariableSelection, variables: l
     joint, kept = full.joint, small.joint
     assert isinstance(joint.skip, nn.Linear) and isinstance(kept.skip, nn.Linear)
     constant = entering.float()
-    constant[inputs] = 0  # what is still an input
+    constant[inputs] = 0  # the inputs that remain
     kept.input.weight.copy_(joint.input.weight[:, inputs])
     kept.input.bias.copy_(joint.input(constant))
     kept.skip.weight.copy_(joint.skip.weight[variables][:, inputs])
@@ -104,7 +104,7 @@ def _slice_curves(full: FoldedCurves, small: FoldedCurves, variables: list[int],
 
 
 def _keep_the_mean(full: TemporalFusionTransformer, small: TemporalFusionTransformer, share: Tensor, batches: Iterable[Batch]) -> None:
-    """Give what the kept variables say their share of the whole, and add what the mean lacks then: share · x + shift."""
+    """Rescale the kept variables' contribution to its share of the whole, and shift it to keep the mean: share · x + shift."""
     places = [place for place, column in enumerate(full.inputs.history) if column in small.inputs.history]
     lacking = torch.zeros((), device=share.device, dtype=torch.float64)
     rows = 0

@@ -1,4 +1,4 @@
-"""Dropping a block's intermediate tensors after the forward pass, and computing them again where the backward pass wants them."""
+"""Drop a block's intermediate tensors after the forward pass, and compute them again for the backward pass."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -12,9 +12,9 @@ _thread = threading.local()  # autograd computes again in threads of its own
 
 
 def recompute(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The function's result; of what led to it, only its arguments are kept for the backward pass.
+    """Call a function and keep only its arguments, none of its intermediate tensors, for the backward pass.
 
-    Same numbers, dropout masks included, at the price of a second forward pass of the block. Without autograd nothing is kept anyway, and
+    Same numbers, dropout masks included, at the cost of a second forward pass of the block. Without autograd nothing is kept anyway, and
     the function is merely called.
     """
     if not torch.is_grad_enabled():
@@ -23,7 +23,7 @@ def recompute(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def recomputing() -> bool:
-    """Whether a block is now computed for the second time: whatever learns from what passes through has learned from it already."""
+    """Return whether a block is now being recomputed, so that observers have seen its values already."""
     return getattr(_thread, "recomputing", False)
 
 
@@ -33,7 +33,7 @@ def _contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[No
 
 @contextmanager
 def _second_time(with_onednn: bool) -> Iterator[None]:
-    """What `recomputing` tells, and the kernels of the first time: autocast is remembered by torch itself, this is not."""
+    """Set `recomputing`, and the kernels of the first pass: torch restores autocast itself, but not these."""
     before, _thread.recomputing = recomputing(), True
     kernels = torch.backends.mkldnn.set_flags(_enabled=with_onednn, _fp32_precision=None)[0]
     try:

@@ -15,7 +15,7 @@ class InputScaling(nn.Module):
         scaling: the fitted values of every column.
 
     Attributes:
-        asinh: what computes it; an export for a runtime that lacks it puts another in its place.
+        asinh: the function that computes it; an export for a runtime without it replaces this one.
     """
 
     asinh: Callable[[Tensor], Tensor] = staticmethod(torch.asinh)
@@ -38,7 +38,7 @@ class InputScaling(nn.Module):
 
 
 class TargetUnscaling(nn.Module):
-    """From the network's standardised forecast to the target's unit, one scale for each step of the horizon."""
+    """Convert the network's standardised forecast to the target's unit, with one scale for each step of the horizon."""
 
     center: Tensor
     scale: Tensor

@@ -1,4 +1,4 @@
-"""How many parameters a model has, in closed form."""
+"""The number of parameters of a model, in closed form."""
 
 from tftq.model.mamba2 import Mamba2Architecture
 from tftq.model.tft import Architecture
@@ -6,7 +6,7 @@ from tftq.spec.inputs import Column, Inputs
 
 
 def parameter_count(inputs: Inputs, architecture: Architecture | Mamba2Architecture) -> int:
-    """The number of trainable parameters of a model, without building it.
+    """Count the trainable parameters of a model, without building it.
 
     Args:
         inputs: the columns.
@@ -39,7 +39,7 @@ def _mamba2(inputs: Inputs, architecture: Mamba2Architecture) -> int:
 
 
 def linear(inputs: int, outputs: int) -> int:
-    """Weight and bias of a linear map."""
+    """Count the weight and bias of a linear map."""
     return inputs * outputs + outputs
 
 

@@ -1,4 +1,4 @@
-"""From any form to the table form: every curve replaced by its values at knots, with the error that this costs."""
+"""Convert any form to the table form: every curve replaced by its values at knots, with the resulting error."""
 
 import copy
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class TabulatedVariable:
     """The table of one curve, and its error.
 
     Attributes:
-        name: the variable's, behind the name of its input.
+        name: the variable's, prefixed by the name of its input.
         knots: how many knots its row block has.
         error: largest distance of the interpolated from the true curve, in units of the curve's own LayerNorm; 0 from `knots`.
     """
@@ -84,7 +84,7 @@ def _tabulate_curves(
 
 
 def _sample(curves: FoldedCurves, variable: int, low: Tensor, high: Tensor, tolerance: float) -> tuple[Tensor, float]:
-    """The fewest knots that keep one curve within the tolerance, and the error they leave."""
+    """Find the fewest knots that keep one curve within the tolerance, and the remaining error."""
     categories = curves.columns[variable].categories
     if categories:
         return curves.evaluate(variable, torch.arange(categories, device=low.device).float()), 0.0
@@ -100,7 +100,7 @@ def _sample(curves: FoldedCurves, variable: int, low: Tensor, high: Tensor, tole
 
 
 def interpolation_error(true: Tensor) -> float:
-    """Largest distance between a curve and the line between its knots.
+    """Return the largest distance between a curve and the line between its knots.
 
     Args: true: the curve at the knots and at the probes between them [(knots - 1) * PROBES_BETWEEN_KNOTS + 1, hidden].
     """

@@ -19,7 +19,7 @@ from tftq.spec.inputs import Column, Inputs, real_first
 
 Form = Literal["knots", "folded", "paper"]
 InputName = Literal["static", "history", "future"]
-CONTEXTS = ("selection", "enrichment", "lstm_hidden", "lstm_cell")  # what the static columns speak to
+CONTEXTS = ("selection", "enrichment", "lstm_hidden", "lstm_cell")  # the parts that static columns condition
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ class TemporalFusionTransformer(Forecaster):
 
     @classmethod
     def like(cls, model: "TemporalFusionTransformer", architecture: Architecture) -> "TemporalFusionTransformer":
-        """A new model of the same inputs and scalings in another architecture."""
+        """Return a new model of the same inputs and scalings with another architecture."""
         return cls(model.inputs, *model.scalings, architecture)
 
     @classmethod
     def without(cls, model: "TemporalFusionTransformer", names: Collection[str]) -> "TemporalFusionTransformer":
-        """A new model of the same scalings and architecture, its history input without some columns."""
+        """Return a new model of the same scalings and architecture, its history input without some columns."""
         return cls(model.inputs.without(names), *model.scalings, model.architecture)
 
     def forward(self, history: Tensor, future: Tensor, static: Tensor | None = None) -> Tensor:
@@ -105,11 +105,11 @@ class TemporalFusionTransformer(Forecaster):
         return selected
 
     def selection_weights(self, history: Tensor, context: dict[str, Tensor]) -> Tensor:
-        """How much each history column counts at each raw history row [batch, lookback, history columns]; a row's sum is 1."""
+        """Compute the weight of each history column at each raw history row [batch, lookback, history columns]; a row's sum is 1."""
         return self.history_selection.weights(self.history_scaling(history), _over_time(context, "selection"))
 
     def forecast(self, past: Tensor, future: Tensor, context: dict[str, Tensor]) -> Tensor:
-        """Forecast from what variable selection made of the history.
+        """Forecast from the history after variable selection.
 
         Args:
             past: of `select_past` [batch, lookback, hidden].
@@ -122,12 +122,12 @@ class TemporalFusionTransformer(Forecaster):
         return self.decode(past, *self.encode(past, context), future, context)
 
     def encode(self, past: Tensor, context: dict[str, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """The encoder's output [batch, lookback, hidden], and its state after the last row, see `initial_state`."""
+        """Compute the output [batch, lookback, hidden], and the state after the last row, see `initial_state`."""
         encoded, state = recompute(self.encoder, past, self.initial_state(context))
         return encoded, state
 
     def initial_state(self, context: dict[str, Tensor]) -> tuple[Tensor, Tensor] | None:
-        """The encoder's hidden and cell state before the first row, each [LSTM layers, batch, hidden]; None, for zeros, without context."""
+        """Compute the encoder's state and cell before the first row, [LSTM layers, batch, hidden] each; None (zeros) without context."""
         if not context:
             return None
         layers = self.encoder.num_layers
@@ -149,14 +149,14 @@ class TemporalFusionTransformer(Forecaster):
         return self.lstm_skip(torch.cat([encoded, decoded], dim=1), torch.cat([past, ahead], dim=1))
 
     def _look_back(self, local: Tensor, context: Tensor | None) -> Tensor:
-        """Static enrichment, attention over time, position-wise feed-forward: from [batch, time, hidden] to [batch, horizon, hidden]."""
+        """Apply enrichment, attention and the feed-forward network: from [batch, time, hidden] to [batch, horizon, hidden]."""
         horizon = self.inputs.horizon
         enriched = self.enrichment(local, context)
         attended = self.attention_skip(self.attention(enriched, horizon), enriched[:, -horizon:])  # [batch, horizon, hidden]
         return self.output_skip(self.position_wise(attended), local[:, -horizon:])
 
     def ranges(self, part: InputName) -> tuple[Tensor, Tensor]:
-        """The lowest and the highest scaled value of each variable of one input [variables], the real variables first."""
+        """Return the lowest and the highest scaled value of each variable of one input [variables], the real variables first."""
         scaling = {"static": self.static_scaling, "history": self.history_scaling, "future": self.future_scaling}[part]
         assert scaling is not None
         order = torch.tensor(real_first(self._columns(part)), device=scaling.low.device)
@@ -181,5 +181,5 @@ class TemporalFusionTransformer(Forecaster):
 
 
 def _over_time(context: dict[str, Tensor], use: str) -> Tensor | None:
-    """A context to broadcast over the rows of a window [batch, 1, hidden]; None where there are no static columns."""
+    """Shape a context to broadcast over the rows of a window [batch, 1, hidden]; None where there are no static columns."""
     return context[use][:, None] if context else None

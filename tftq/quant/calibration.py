@@ -1,4 +1,4 @@
-"""Streaming calibration: each layer's range from one pass over training windows, in memory that does not grow."""
+"""Streaming calibration: each layer's range from one pass over training windows, in constant memory."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,13 +17,13 @@ PERCENTILE = 99.99
 
 
 def calibrate(model: nn.Module, batches: Iterable[NamedInputs], method: Method = "minmax", *, percentile: float = PERCENTILE) -> None:
-    """Give every quantizer the range of what passes through it in the float model, independent of how it is batched.
+    """Give every quantizer the range of the values that pass through it in the float model, whatever the batch size.
 
     Args:
         model: a prepared model; its dropout is off during the pass, and its modes and switches are restored.
         batches: training windows, on the model's device.
-        method: `minmax` covers everything; `moving_average` the average of the extremes of every 32 windows; `percentile` leaves out what
-            is rare; `mse` makes the squares of the rounding errors least.
+        method: `minmax` covers everything; `moving_average` the average of the extremes of every 32 windows; `percentile` leaves out
+            rare values; `mse` minimises the squared rounding errors.
         percentile: of the method `percentile`, in (50, 100].
 
     Raises:
@@ -49,12 +49,12 @@ def calibrate(model: nn.Module, batches: Iterable[NamedInputs], method: Method =
 
 @contextmanager
 def calibrating(model: nn.Module, method: Method = "minmax", *, percentile: float = PERCENTILE) -> Iterator[None]:
-    """Let the quantizers of a model look at what passes through it, unrounded; in the end their ranges are those of that alone.
+    """Let the quantizers of a model observe what passes through it, unrounded; at exit their ranges cover exactly that.
 
     Args: see `calibrate`.
 
     Raises:
-        QuantizationError: what entered a quantizer was not finite; names the first one in the order of the computation.
+        QuantizationError: a quantizer's input was not finite; names the first one in the order of the computation.
     """
     make_observer = observer_of(method, percentile)
     seen: dict[str, _Seen] = {}  # in the order of the computation
@@ -73,13 +73,13 @@ def calibrating(model: nn.Module, method: Method = "minmax", *, percentile: floa
                 hook.remove()
     _refuse_what_passed(seen)
     for name, quantizer in quantizers(model):
-        if isinstance(quantizer, ActivationQuantizer) and name in seen:  # what was not reached stays without a range, which is refused
+        if isinstance(quantizer, ActivationQuantizer) and name in seen:  # the others stay without a range, which is refused
             quantizer.cover(*seen[name].observer.range())
 
 
 @dataclass
 class _Seen:
-    """What entered one quantizer."""
+    """The values that entered one quantizer."""
 
     observer: Observer
     values: int = 0
@@ -113,7 +113,7 @@ def _refuse_what_passed(seen: dict[str, _Seen]) -> None:
 
 
 def _refuse_not_finite(batch: NamedInputs, number: int) -> None:
-    """Before the model sees it: a knot's index made of NaN would end in an error that says nothing of the input."""
+    """Refuse a non-finite input before the model sees it: a NaN knot index would raise an error that does not name the input."""
     for name, tensor in batch.named.items():
         if not bool(tensor.isfinite().all()):
             nans, infinities = int(tensor.isnan().sum()), int(tensor.isinf().sum())

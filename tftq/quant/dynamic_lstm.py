@@ -10,7 +10,7 @@ from tftq.quant.layers import FakeQuantizedLstm
 
 
 class DynamicLstm(FakeQuantizedLstm):
-    """An LSTM whose weights are INT8 and whose inputs and states are rounded to UINT8 over the range that each has at the moment.
+    """An LSTM whose weights are INT8 and whose inputs and states are rounded to UINT8 over their current range.
 
     The input of a layer has one range for all steps of a window, the state one at each step. While weights are not rounded, nothing is.
 
@@ -56,14 +56,14 @@ class DynamicLstm(FakeQuantizedLstm):
 
 
 def dynamically_rounded(x: Tensor) -> Tensor:
-    """Each window rounded to 255 steps over its own range, zero included, as the runtime does it: without a floor for the width of a step.
+    """Round each window to 255 steps over its own range, zero included, as the runtime does, without a floor for the step.
 
     Args: x [batch, ...], float32. Returns: x's shape.
     """
     flat = x.detach().flatten(1)
     low, high = flat.amin(1).clamp(max=0), flat.amax(1).clamp(min=0)
     scale = (high - low) / UINT8.high
-    scale = torch.where(scale == 0, torch.ones_like(scale), scale)  # of nothing but zeros
+    scale = torch.where(scale == 0, torch.ones_like(scale), scale)  # of a window of zeros
     zero_point = torch.round(-low / scale)
     per_window = (-1, *[1] * (x.ndim - 1))
     return fake_quantize(x, scale.reshape(per_window), zero_point.reshape(per_window), UINT8)

@@ -22,7 +22,7 @@ class _FakeQuantize(torch.autograd.Function):
 
 
 def fake_quantize(x: Tensor, scale: Tensor, zero_point: Tensor, kind: IntegerType) -> Tensor:
-    """Quantize and dequantize, in FP32 whatever autocast says.
+    """Quantize and dequantize, in FP32 under autocast too.
 
     Args: x any float; scale and zero_point broadcast over x. Returns: float32, x's shape.
     """
@@ -30,7 +30,7 @@ def fake_quantize(x: Tensor, scale: Tensor, zero_point: Tensor, kind: IntegerTyp
 
 
 class _LearnedQuantize(torch.autograd.Function):
-    """As `_FakeQuantize`, with gradients for the ends of the range too, as learned step size quantization has them.
+    """Round as `_FakeQuantize` does, with gradients for the ends of the range too, as in learned step size quantization.
 
     Esser et al. 2020, arXiv 1902.08153, section 2.1, for two ends: a value that saturates moves with its end, any other by its rounding
     error in steps with the width of a step. Scaled as in their section 2.2.
@@ -59,13 +59,13 @@ class _LearnedQuantize(torch.autograd.Function):
 
 
 def learned_quantize(x: Tensor, low: Tensor, high: Tensor, kind: IntegerType, values: int) -> Tensor:
-    """Quantize and dequantize with gradients for the ends of the range too, in FP32 whatever autocast says.
+    """Quantize and dequantize with gradients for the ends of the range too, in FP32 under autocast too.
 
     Args:
         x: any float.
         low, high: the ends of the range, broadcast over x.
-        kind: the integers.
-        values: of x to a scale, in one window; scales the gradients of the ends.
+        kind: the integer type.
+        values: number of values of x per scale, in one window; scales the gradients of the ends.
 
     Returns:
         float32, x's shape.

@@ -1,4 +1,4 @@
-"""A histogram of a stream of values that keeps none of them, and the ranges that can be read from it."""
+"""A histogram of a stream of values, none of which is kept, and the ranges derived from it."""
 
 import math
 
@@ -15,15 +15,15 @@ SHARES = 64  # candidates for an end of a range, equally spaced from zero to the
 class Histogram:
     """Exact counts in equal bins about zero, whose width is a power of two; it doubles, by merging pairs, until the farthest value fits.
 
-    So the counts follow from the values alone, in whatever order and portions they came.
+    The counts therefore depend on the values alone, not on their order or batches.
 
     Args:
         device: where it counts.
 
     Attributes:
-        low: the smallest value, exactly; infinite while there is none.
+        low: the smallest value, exactly; infinite before the first.
         high: the largest value, exactly.
-        counts: of each bin, int64 [BINS]; bin k holds what is at least (k − BINS / 2) · width, and less than a width above that.
+        counts: of each bin, int64 [BINS]; bin k holds the values in [(k − BINS / 2) · width, (k + 1 − BINS / 2) · width).
         width: of a bin.
     """
 
@@ -42,12 +42,12 @@ class Histogram:
             self.counts += torch.bincount(bins, minlength=BINS)
 
     def centers(self) -> Tensor:
-        """A value that stands for each bin, none beyond the extremes, float64 [BINS]."""
+        """Return a representative value of each bin, none beyond the extremes, float64 [BINS]."""
         centers = (torch.arange(BINS, device=self.counts.device) - BINS // 2 + 0.5).double() * self.width
         return centers.clamp(self.low, self.high)
 
     def _grow(self, largest: float) -> None:
-        """Widen the bins until `largest` lies within them, as far below zero too."""
+        """Widen the bins until they contain `largest` and its negative."""
         if largest < BINS // 2 * self.width:
             return
         width = 2.0 ** (math.frexp(largest)[1] - math.log2(BINS // 2))
@@ -58,7 +58,7 @@ class Histogram:
 
 
 def percentile_range(histogram: Histogram, percentile: float) -> tuple[float, float]:
-    """The range that leaves out, at each end, the values beyond a percentile, exact to one bin.
+    """Return the range that leaves out, at each end, the values beyond a percentile, exact to one bin.
 
     Args:
         histogram: of at least one value.
@@ -73,24 +73,24 @@ def percentile_range(histogram: Histogram, percentile: float) -> tuple[float, fl
 
 
 def mse_range(histogram: Histogram) -> tuple[float, float]:
-    """The range under which UINT8 stands for the values with the least mean square error; never worse than the extremes.
+    """Return the range under which UINT8 represents the values with the least mean square error; never worse than the extremes.
 
-    Both ends are drawn in together first, and then each of them alone.
+    Both ends are narrowed together first, and then each of them alone.
 
     Args:
         histogram: of at least one value.
     """
-    shares = torch.arange(1, SHARES + 1, device=histogram.counts.device) / SHARES  # the last one is 1: as far as the end itself
+    shares = torch.arange(1, SHARES + 1, device=histogram.counts.device) / SHARES  # the last one is 1, the end itself
     low, high = torch.tensor([min(histogram.low, 0.0), max(histogram.high, 0.0)], device=shares.device)
     for of_low, of_high in ((shares, shares), (shares, torch.ones_like(shares)), (torch.ones_like(shares), shares)):
         errors = squared_errors(histogram, of_low * low, of_high * high)
-        best = len(shares) - 1 - int(errors.flip(0).argmin())  # of equals the widest
+        best = len(shares) - 1 - int(errors.flip(0).argmin())  # the widest of equal ones
         low, high = of_low[best] * low, of_high[best] * high
     return low.item(), high.item()
 
 
 def squared_errors(histogram: Histogram, low: Tensor, high: Tensor) -> Tensor:
-    """What quantizing all values costs under each range, in squares, every value at its bin's center.
+    """Sum the squared errors of quantizing all values under each range, every value at its bin's center.
 
     Args: low, high: ends of ranges, float32 [ranges]. Returns: float64 [ranges].
     """

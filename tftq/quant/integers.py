@@ -7,19 +7,19 @@ from torch import Tensor
 
 from tftq.errors import QuantizationError
 
-SHARES = tuple(1 - 0.05 * i for i in range(9))  # of a weight's largest value, tried as the end of its range
+SHARES = tuple(1 - 0.05 * i for i in range(9))  # fractions of a weight's largest value, tried as the end of its range
 SCALE_FLOOR = 2.0**-16  # for a range without width, such as a layer's dead input; keeps the int32 bias from overflowing
 
 
 @dataclass(frozen=True)
 class IntegerType:
-    """A kind of integer values.
+    """A type of integers.
 
     Attributes:
         low: smallest value.
         high: largest value.
         symmetric: the zero point is 0, and the range is widened to be as far below zero as above.
-        dtype: what torch stores it in.
+        dtype: the type torch stores it in.
     """
 
     low: int
@@ -37,12 +37,12 @@ INT32 = IntegerType(-(2**31) + 128, 2**31 - 128, True, torch.int32)  # biases; t
 
 
 def quantization_parameters(low: Tensor, high: Tensor, kind: IntegerType) -> tuple[Tensor, Tensor]:
-    """The scale and zero point that cover a range, zero included, since a zero must stay one.
+    """Return the scale and zero point that cover a range, zero included, since zero must stay exact.
 
     Args:
-        low: lower ends, any shape, float32; finite, for which `check_range` looks before anything is exported.
+        low: lower ends, any shape, float32; finite, as `check_range` verifies before an export.
         high: upper ends, the same shape.
-        kind: the integers to cover it with.
+        kind: the integer type to cover it with.
 
     Returns:
         Scale (float32, at least `SCALE_FLOOR`) and zero point (int32), both of the shape of `low`.
@@ -57,12 +57,12 @@ def quantization_parameters(low: Tensor, high: Tensor, kind: IntegerType) -> tup
 
 
 def least_error_range(weight: Tensor, axis: int, kind: IntegerType) -> Tensor:
-    """The upper end of the symmetric range that leaves the least squared rounding error: with few levels, less than the largest value.
+    """Return the end of the symmetric range with the least squared rounding error: with few levels, below the largest value.
 
     Args:
         weight: 2-D, float32.
-        axis: which of its dimensions has a range for each entry.
-        kind: the integers.
+        axis: the dimension with one range per entry.
+        kind: the integer type.
 
     Returns:
         One value, at least 0, for each entry of that dimension.
@@ -78,7 +78,7 @@ def least_error_range(weight: Tensor, axis: int, kind: IntegerType) -> Tensor:
 
 
 def curve_levels(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """The sixteen levels, whole numbers all, that cover each curve of a table: base + step · offset.
+    """Return the sixteen levels, all whole numbers, that cover each curve of a table: base + step · offset.
 
     They reach to half a step from its ends, and beyond them by less than eight steps of the scale: farthest where the curve is constant.
 
@@ -90,10 +90,10 @@ def curve_levels(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def check_range(low: Tensor, high: Tensor, name: str) -> None:
-    """Refuse a range that is none.
+    """Refuse an invalid range.
 
     Raises:
-        QuantizationError: an end is not finite, which is also how a range looks that was never observed, or they are out of order.
+        QuantizationError: an end is not finite (as in a range that was never observed), or the ends are out of order.
     """
     if not bool((torch.isfinite(low) & torch.isfinite(high) & (low <= high)).all()):
         raise QuantizationError(
@@ -103,8 +103,8 @@ def check_range(low: Tensor, high: Tensor, name: str) -> None:
 
 
 def quantize(x: Tensor, scale: Tensor, zero_point: Tensor, kind: IntegerType) -> Tensor:
-    """The integers that stand for x, as ONNX's QuantizeLinear rounds: half to even, then shift, then saturate.
+    """Quantize x to integers as ONNX's QuantizeLinear does: round half to even, shift, saturate.
 
-    Args: x float32; scale and zero_point broadcast over x. Returns: x's shape, in the kind's own dtype.
+    Args: x float32; scale and zero_point broadcast over x. Returns: x's shape, in the integer type's dtype.
     """
     return (torch.round(x / scale) + zero_point).clamp(kind.low, kind.high).to(kind.dtype)

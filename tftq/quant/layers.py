@@ -1,4 +1,4 @@
-"""The layers of a prepared model: the float ones, sharing their parameters, with quantizers on what enters the products."""
+"""The layers of a prepared model: the float ones, sharing their parameters, with quantizers on the inputs of the products."""
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ class FakeQuantizedLinear(nn.Module):
 
     Args:
         linear: the float layer; its Parameters move over as the same objects.
-        kind: of the weight.
+        kind: the weight's integer type.
     """
 
     def __init__(self, linear: nn.Linear, kind: IntegerType = INT8) -> None:
@@ -39,14 +39,14 @@ class FakeQuantizedLinear(nn.Module):
             return F.linear(x, weight, bias)
 
     def check(self, name: str) -> None:
-        """Raises QuantizationError, naming the layer, if the bias does not fit into the 32 bits of the product."""
+        """Raise QuantizationError, naming the layer, if the bias does not fit into the 32 bits of the product."""
         if self.bias is not None and bool(((self.bias / self.bias_scale()).abs() > INT32.high).any()):
             raise QuantizationError(
                 f"{name}: its bias is more than 2^31 steps of its product: its input hardly ever leaves zero; name it in quant.keep_float"
             )
 
     def bias_scale(self) -> Tensor:
-        """That of the product's accumulator [outputs]."""
+        """Return the scale of the product's accumulator [outputs]."""
         return self.input_quantizer.scale * self.weight_quantizer.scale
 
 
@@ -57,7 +57,7 @@ class FakeQuantizedTable(TableCurves):
 
     Args:
         curves: the float table; its Parameter moves over as the same object.
-        weights: what its values are stored in.
+        weights: the type its values are stored in.
     """
 
     share_scale: Tensor
@@ -68,12 +68,12 @@ class FakeQuantizedTable(TableCurves):
         self.values = curves.values
         channels = self.values.shape[1]
         self.weight_quantizer = CurveQuantizer(self.grid.counts, channels) if weights == "int4" else WeightQuantizer(channels, axis=1)
-        self.shares = nn.Identity()  # what enters the product, for hooks to look at
+        self.shares = nn.Identity()  # the inputs of the product, for hooks to observe
         self.register_buffer("share_scale", torch.tensor(1 / UINT8.high), persistent=False)
         self.register_buffer("share_zero_point", torch.tensor(0, dtype=torch.int32), persistent=False)
 
     def _product(self, x: Tensor, weights: Tensor) -> Tensor:
-        """Through the integers where active."""
+        """Multiply, through the integers where active."""
         table = self.weight_quantizer(self.values)
         index, share = self.grid.locate(x, weights)
         share = self.shares(share)
@@ -84,12 +84,12 @@ class FakeQuantizedTable(TableCurves):
         return table_product(index, share, table) * largest
 
     def rounded_shares(self, share: Tensor) -> Tensor:
-        """What the integers can say of shares [rows, entries], whatever is switched on; float32, the same shape."""
+        """Round shares [rows, entries] to what the integers represent, whatever the switches; float32, the same shape."""
         rounded, largest = self._over_largest(share)
         return rounded * largest
 
     def _over_largest(self, share: Tensor) -> tuple[Tensor, Tensor]:
-        """Shares over the largest of their row, rounded, and these [rows, 1]."""
+        """Divide shares by the largest of their row and round; returns them and the divisors [rows, 1]."""
         largest = share.detach().amax(dim=1, keepdim=True)  # [rows, 1]
         return fake_quantize(share / largest, self.share_scale, self.share_zero_point, UINT8), largest
 
@@ -108,14 +108,14 @@ class FakeQuantizedLstm(nn.Module):
         self.weight_quantizers = nn.ModuleDict({name: WeightQuantizer(getattr(lstm, name).shape[0], axis=0) for name in names})
 
     def weight_quantizer(self, name: str) -> WeightQuantizer:
-        """That of one of the LSTM's weights."""
+        """Return the quantizer of one of the LSTM's weights."""
         quantizer = self.weight_quantizers[name]
         assert isinstance(quantizer, WeightQuantizer)
         return quantizer
 
     @property
     def num_layers(self) -> int:
-        """Layers of the LSTM."""
+        """Return the number of layers of the LSTM."""
         return self.lstm.num_layers
 
     def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -133,7 +133,7 @@ class FakeQuantizedLstm(nn.Module):
 
 
 def quantized_layers(model: nn.Module) -> dict[str, FakeQuantizedLinear | FakeQuantizedTable | FakeQuantizedLstm]:
-    """The layers of a prepared model that are quantized, by name and in the model's order."""
+    """Return the quantized layers of a prepared model, by name and in the model's order."""
     return {
         name: module
         for name, module in model.named_modules()
@@ -142,7 +142,7 @@ def quantized_layers(model: nn.Module) -> dict[str, FakeQuantizedLinear | FakeQu
 
 
 def check_ranges(model: nn.Module) -> None:
-    """Raises QuantizationError naming the first tensor of a prepared model that its integers cannot hold."""
+    """Raise QuantizationError naming the first tensor of a prepared model that its integers cannot hold."""
     for name, quantizer in quantizers(model):
         quantizer.check(name)
     for name, module in model.named_modules():

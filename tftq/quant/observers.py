@@ -1,4 +1,4 @@
-"""What calibration keeps of each tensor it sees: a few numbers or a histogram, whatever passes through."""
+"""Observers: the state that calibration keeps of each tensor, a few numbers or a histogram."""
 
 import math
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ from tftq.quant.histogram import Histogram, mse_range, percentile_range
 Method = Literal["minmax", "moving_average", "percentile", "mse"]
 
 GROUP = 32  # consecutive windows whose extremes are one entry of the moving average: those of single windows would cut half of them off
-GROUP_WEIGHT = 0.01  # of a group in the moving average, once there are as many as make it their mean
+GROUP_WEIGHT = 0.01  # of a group in the moving average, once the mean's weight falls below it
 
 
 class Observer(ABC):
@@ -23,11 +23,11 @@ class Observer(ABC):
 
     @abstractmethod
     def observe(self, x: Tensor) -> None:
-        """Look at what windows passed through the tensor [windows, ...], all of it finite."""
+        """Observe the tensor's values over some windows [windows, ...], all finite."""
 
     @abstractmethod
     def range(self) -> tuple[float, float]:
-        """The range of everything that was looked at, at least once."""
+        """Return the range of everything observed, at least one batch."""
 
 
 class MinMax(Observer):
@@ -47,8 +47,8 @@ class MinMax(Observer):
 class MovingAverage(Observer):
     """The smallest and the largest value of each `GROUP` consecutive windows, averaged in their order.
 
-    The n-th group counts 1/n, so that the average is the mean, until that is less than `GROUP_WEIGHT`. Windows are counted, whatever
-    batches they come in: the batch size does not matter.
+    The n-th group counts 1/n, so that the average is the mean, until that is less than `GROUP_WEIGHT`. Windows are counted, not
+    batches: the batch size does not matter.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class MovingAverage(Observer):
         return self._averaged() if self._windows % GROUP else self._average
 
     def _averaged(self) -> tuple[float, float]:
-        """The average with the last group."""
+        """Return the average including the last group."""
         weight = max(GROUP_WEIGHT, 1 / math.ceil(self._windows / GROUP))
         low, high = (old + weight * (new - old) for old, new in zip(self._average, self._group, strict=True))
         return low, high
@@ -77,7 +77,7 @@ class FromHistogram(Observer):
     """A range that is read from a histogram of all values.
 
     Args:
-        read: the range of a histogram.
+        read: returns the range of a histogram.
     """
 
     def __init__(self, read: Callable[[Histogram], tuple[float, float]]) -> None:
@@ -94,10 +94,10 @@ class FromHistogram(Observer):
 
 
 def observer_of(method: Method, percentile: float) -> Callable[[], Observer]:
-    """What makes a new observer for each tensor.
+    """Return the function that makes a new observer for each tensor.
 
     Args:
-        method: how a range comes from what was seen.
+        method: how a range follows from the observed values.
         percentile: of the method `percentile`, in (50, 100].
 
     Raises:

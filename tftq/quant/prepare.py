@@ -1,4 +1,4 @@
-"""From a float model, a TFT in the table form, to one that can learn its ranges and compute as the integers will."""
+"""Convert a float model, a TFT in the table form, to one that can learn its ranges and compute as the integers will."""
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -30,9 +30,9 @@ def prepare(model: Model, *, lstm: LstmStorage, weights: WeightStorage = "int8",
 
     Args:
         model: a TFT in the table form, or a network that has none; it is changed in place, and its Parameters stay the same objects.
-        lstm: what the LSTM's weights are stored in.
-        weights: what the tables and the weights of the linear layers are stored in. The quantile heads stay INT8: three rows of few bytes,
-            whose errors nothing behind them evens out.
+        lstm: the type the LSTM's weights are stored in.
+        weights: the type of the tables and of the linear layers' weights. The quantile heads stay INT8: three rows of few bytes,
+            whose errors no later layer evens out.
         keep_float: patterns (fnmatch) of the names of layers, or of modules that hold some, which stay in floating point.
 
     Returns:
@@ -53,7 +53,7 @@ def prepare(model: Model, *, lstm: LstmStorage, weights: WeightStorage = "int8",
 
 
 def kept_layers(model: nn.Module, *, lstm: LstmStorage, keep_float: Sequence[str]) -> tuple[str, ...]:
-    """The names of the layers that `prepare` would leave in floating point, in the model's order.
+    """Return the names of the layers that `prepare` would leave in floating point, in the model's order.
 
     Args: see `prepare`. Raises: QuantizationError, as `prepare`, of the patterns.
     """
@@ -76,18 +76,18 @@ def swap_modules(model: nn.Module, swaps: Swaps, *, keep: Collection[str] = ()) 
     for path, parent in list(model.named_modules()):
         for name, child in list(parent.named_children()):
             if type(child) in swaps and ".".join(filter(None, (path, name))) not in keep:
-                with next(child.parameters()).device:  # so that what it adds lies where the child's parameters lie
+                with next(child.parameters()).device:  # so that its new tensors lie where the child's parameters lie
                     replacement = swaps[type(child)](child)
                 setattr(parent, name, replacement.train(child.training))
 
 
 def prepared_copy(model: Model, *, lstm: LstmStorage, weights: WeightStorage = "int8", keep_float: Sequence[str] = ()) -> Model:
-    """As `prepare`, leaving the model as it is."""
+    """Return a prepared copy of a model, which stays unchanged; see `prepare`."""
     return prepare(copy.deepcopy(model), lstm=lstm, weights=weights, keep_float=keep_float)
 
 
 def _swaps(lstm: LstmStorage, weights: WeightStorage) -> Swaps:
-    """What is quantized, and by what it is replaced."""
+    """Return the types of layers to quantize, with the functions that make their replacements."""
     swaps: Swaps = {
         nn.Linear: partial(FakeQuantizedLinear, kind=INT4 if weights == "int4" else INT8),
         TableCurves: partial(FakeQuantizedTable, weights=weights),
@@ -97,17 +97,17 @@ def _swaps(lstm: LstmStorage, weights: WeightStorage) -> Swaps:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Whether a pattern matches a layer or a module that holds it."""
+    """Return whether a pattern matches a layer or a module that contains it."""
     return any(fnmatchcase(part, pattern) for part in _within(name))
 
 
 def _within(name: str) -> Iterable[str]:
-    """The modules that hold a layer, and the layer."""
+    """Return the names of the modules that contain a layer, and the layer's."""
     return accumulate(name.split("."), "{}.{}".format)
 
 
 def _no_match(pattern: str, names: list[str]) -> str:
-    """What to say of a pattern without a layer: the names that it resembles, or all there are."""
+    """Describe a pattern that matches no layer: list similar names, or all names."""
     candidates = dict.fromkeys(part for name in names for part in _within(name))
     close = get_close_matches(pattern, candidates)
     advice = f"did you mean {' or '.join(close)}?" if close else f"allowed: {', '.join(names)}, or the modules that hold them"

@@ -1,6 +1,6 @@
 """Quantizers: modules that learn a range, and compute as the integers will.
 
-In eval mode a quantizer always computes as it will be deployed; in training it does what the schedule has switched on.
+In eval mode a quantizer always computes as it will be deployed; in training it does what the schedule switched on.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ class Quantizer(nn.Module):
     Attributes:
         observing: the range follows what passes through, in training mode only; once it is learned and values are rounded, its gradient.
         enabled: values are rounded in training mode; in eval mode they always are.
-        stretch: where ranges are learned, what the observed ones are multiplied by. A share, since an optimizer's steps are as long for
+        stretch: where ranges are learned, the factor on the observed ones. A share, since an optimizer's steps are as long for
             every parameter, and ranges are of all sizes.
     """
 
@@ -54,34 +54,34 @@ class Quantizer(nn.Module):
 
     @property
     def active(self) -> bool:
-        """Whether values are rounded now."""
+        """Return whether values are rounded now."""
         return self.enabled or not self.training
 
     @property
     def learning(self) -> bool:
-        """Whether the range follows what passes through now; what is computed again for a backward pass has been seen already."""
+        """Return whether the range follows what passes through now; a recomputed block has been observed already."""
         return self.observing and self.training and not self.stretching and not recomputing()
 
     @property
     def stretching(self) -> bool:
-        """Whether the range follows its gradient now."""
+        """Return whether the range follows its gradient now."""
         return self.stretch is not None and self.observing and self.enabled and self.training
 
     def range(self) -> tuple[Tensor, Tensor]:
-        """The ends of the range of each scale, stretched where that is learned."""
+        """Return the ends of the range of each scale, stretched where that is learned."""
         raise NotImplementedError
 
     def along(self, values: Tensor) -> Tensor:
-        """One value a scale, shaped to broadcast over what is quantized."""
+        """Shape one value per scale to broadcast over the quantized tensor."""
         return values
 
     def rounded(self, x: Tensor) -> Tensor:
-        """What the integers can say of x, whatever is switched on; float32, x's shape."""
+        """Round x to what the integers represent, whatever the switches; float32, x's shape."""
         return fake_quantize(x, self.along(self.scale), self.along(self.zero_point), self.kind)
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Between two updates: let the scale be that of the range as the optimizer left it."""
+        """Set the scale, between two updates, to that of the range as the optimizer left it."""
         if self.stretch is not None:
             self.stretch.clamp_(min=NARROWEST)
             self._cover()
@@ -93,9 +93,9 @@ class Quantizer(nn.Module):
         self.zero_point.copy_(zero_point)
 
     def _round(self, x: Tensor, values: int) -> Tensor:
-        """Args: x any float; values: of x to a scale, in one window. Returns: x, rounded to what the integers can say."""
+        """Args: x any float; values: of x per scale, in one window. Returns: x, rounded to what the integers represent."""
         if self.stretch is not None:
-            self._cover()  # the optimizer may have moved it: what computes, and is deployed, is the range as it is now
+            self._cover()  # the optimizer may have moved it: the current range computes and is deployed
         if self.stretching:
             low, high = self.range()
             return learned_quantize(x, self.along(low), self.along(high), self.kind, values)
@@ -103,9 +103,9 @@ class Quantizer(nn.Module):
 
 
 class ActivationQuantizer(Quantizer):
-    """UINT8 for a whole tensor, static: the range of calibration, moved gently by what QAT observes.
+    """UINT8 for a whole tensor, static: the range of calibration, moved gently by QAT's observations.
 
-    An update moves it once, by the extremes of all its windows, in however many forward passes they came: what was seen waits in
+    An update moves it once, by the extremes of all its windows, whatever the number of forward passes: they are kept in
     `seen_low` and `seen_high` until `settle`.
     """
 
@@ -122,7 +122,7 @@ class ActivationQuantizer(Quantizer):
             self.register_buffer(name, torch.tensor(-torch.inf))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Args: x any shape. Returns: x, rounded to what UINT8 can say where active."""
+        """Args: x any shape. Returns: x, rounded to what UINT8 represents where active."""
         if self.learning:
             low, high = torch.aminmax(x.detach().float())
             self.seen_low.copy_(torch.minimum(self.seen_low, low))
@@ -130,7 +130,7 @@ class ActivationQuantizer(Quantizer):
         return self._round(x, x[0].numel()) if self.active else x
 
     def range(self) -> tuple[Tensor, Tensor]:
-        """Both ends, scalars."""
+        """Return both ends, scalars."""
         if self.stretch is None:
             return self.low, self.high
         low, high = self.stretch.clamp(min=NARROWEST)
@@ -141,30 +141,30 @@ class ActivationQuantizer(Quantizer):
         self.stretch = nn.Parameter(torch.ones(2, device=self.scale.device))
 
     def cover(self, low: float, high: float) -> None:
-        """Take a range, such as calibration's."""
+        """Set the range, for example calibration's."""
         self.low.fill_(low)
         self.high.fill_(high)
         self._forget_seen()
         self._cover()
 
     def forget(self) -> None:
-        """Be as if nothing had been observed yet."""
+        """Reset to the state before any observation."""
         self.low.fill_(torch.inf)
         self.high.fill_(-torch.inf)
         self._forget_seen()
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Between two updates: move the range towards what was seen since the last time, if anything was."""
+        """Move the range, between two updates, towards the extremes observed since the last call, if any."""
         super().settle()
-        unseen = (self.seen_low == torch.inf) & (self.seen_high == -torch.inf)  # so that a NaN counts as seen
+        unseen = (self.seen_low == torch.inf) & (self.seen_high == -torch.inf)  # so that a NaN counts as observed
         self.low.copy_(torch.where(unseen, self.low, self.low.lerp(self.seen_low, MOVING_AVERAGE)))
         self.high.copy_(torch.where(unseen, self.high, self.high.lerp(self.seen_high, MOVING_AVERAGE)))
         self._forget_seen()
         self._cover()
 
     def check(self, name: str) -> None:
-        """Raises QuantizationError, naming the tensor, if the range was never observed or is not finite."""
+        """Raise QuantizationError, naming the tensor, if the range was never observed or is not finite."""
         check_range(*self.range(), name)
 
     def _forget_seen(self) -> None:
@@ -177,8 +177,8 @@ class WeightQuantizer(Quantizer):
 
     Args:
         channels: output channels.
-        axis: where they lie in the weight.
-        kind: INT8, which covers the weight, or INT4, which cuts off what would cost the others more.
+        axis: their dimension in the weight.
+        kind: INT8, which covers the weight, or INT4, which clips the largest values to round the others more finely.
     """
 
     largest: Tensor
@@ -189,13 +189,13 @@ class WeightQuantizer(Quantizer):
         self.register_buffer("largest", torch.full((channels,), torch.nan))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Args: weight, 2-D. Returns: the weight, rounded to what the integers can say where active."""
+        """Args: weight, 2-D. Returns: the weight, rounded to what the integers represent where active."""
         if self.learning:
             self.observe(weight)
         return self._round(weight, weight.shape[1 - self.axis]) if self.active else weight
 
     def range(self) -> tuple[Tensor, Tensor]:
-        """Both ends for each channel [channels]."""
+        """Return both ends for each channel [channels]."""
         largest = self.largest if self.stretch is None else self.largest * self.stretch.clamp(min=NARROWEST)
         return -largest, largest
 
@@ -212,20 +212,20 @@ class WeightQuantizer(Quantizer):
 
     @torch.no_grad()
     def integers(self, weight: Tensor) -> Tensor:
-        """Args: weight, 2-D. Returns: what stands for it in a product, steps of the scale of its channel, int8."""
+        """Args: weight, 2-D. Returns: its integers in a product, in steps of its channel's scale, int8."""
         return quantize(weight, self.along(self.scale), self.along(self.zero_point), self.kind)
 
     def check(self, name: str) -> None:
-        """Raises QuantizationError, naming the weight, if it was never observed or is not finite."""
+        """Raise QuantizationError, naming the weight, if it was never observed or is not finite."""
         check_range(*self.range(), name)
 
     def along(self, values: Tensor) -> Tensor:
-        """One value a channel, shaped to broadcast over the weight."""
+        """Shape one value per channel to broadcast over the weight."""
         return values.unsqueeze(1 - self.axis)
 
 
 class CurveQuantizer(WeightQuantizer):
-    """Four bits a value of a table: base + step · offset, whole numbers that are the table in INT8, with a scale for each channel.
+    """Four bits per value of a table: base + step · offset, whole numbers that are the table in INT8, with a scale for each channel.
 
     Base and step belong to one curve's channel, so that a curve that hardly varies keeps its shape, and one far from zero its place. All
     of them follow the table until they are frozen; there is nothing to stretch, since few values share a range.
@@ -261,23 +261,23 @@ class CurveQuantizer(WeightQuantizer):
 
     @torch.no_grad()
     def offsets(self, weight: Tensor) -> Tensor:
-        """Args: weight [rows, channels]. Returns: what is stored of it beside base and step, int8 from -8 to 7."""
+        """Args: weight [rows, channels]. Returns: the stored offsets beside base and step, int8 from -8 to 7."""
         return quantize(weight / self.scale - self.base[self.curve], self.step[self.curve], self.zero_point, OFFSET)
 
     @torch.no_grad()
     def integers(self, weight: Tensor) -> Tensor:
-        """As `WeightQuantizer.integers`, unpacked."""
+        """Return the unpacked integers, see `WeightQuantizer.integers`."""
         return (self.base[self.curve] + self.step[self.curve] * self.offsets(weight)).to(torch.int8)
 
     def rounded(self, x: Tensor) -> Tensor:
-        """What base, step and offset can say of x [rows, channels], whatever is switched on; float32, x's shape."""
+        """Round x [rows, channels] to what base, step and offset represent, whatever the switches; float32, x's shape."""
         base = self.base[self.curve]  # [rows, channels]
         above = fake_quantize(x.float() / self.scale - base, self.step[self.curve], self.zero_point, OFFSET)
         return (base + above) * self.scale
 
 
 def quantizers(model: nn.Module) -> Iterator[tuple[str, ActivationQuantizer | WeightQuantizer]]:
-    """Every quantizer of a prepared model, by name."""
+    """Return every quantizer of a prepared model, by name."""
     for name, module in model.named_modules():
         if isinstance(module, ActivationQuantizer | WeightQuantizer):
             yield name, module
@@ -287,7 +287,7 @@ def learn_ranges(model: nn.Module) -> None:
     """Give the quantizers of a calibrated model a `stretch` each, a parameter that an optimizer built from now on trains.
 
     Raises:
-        RecipeError: none takes one; those of tables in four bits do not.
+        RecipeError: no quantizer takes one, as those of four-bit tables.
     """
     for _, quantizer in quantizers(model):
         quantizer.learn()

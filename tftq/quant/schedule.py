@@ -10,7 +10,7 @@ from tftq.quant.quantizers import quantizers
 
 
 class Switches(NamedTuple):
-    """What is switched on during one update."""
+    """The switches of the quantizers during one update."""
 
     observing: bool
     enabled: bool
@@ -21,7 +21,7 @@ class QatSchedule:
     """observe -> fake-quantize -> freeze, each counted in applied updates from 0.
 
     Args:
-        observe: first update during which ranges follow what passes through.
+        observe: first update during which ranges follow the observed values.
         fake_quant: first update that computes as the integers will.
         freeze: first update from which ranges stay as they are.
         total: updates in all.
@@ -43,7 +43,7 @@ class QatSchedule:
             )
 
     def switches(self, update: int) -> Switches:
-        """What is on during an update, counted from 0."""
+        """Return the switches of an update, counted from 0."""
         return Switches(observing=self.observe <= update < self.freeze, enabled=update >= self.fake_quant)
 
     def apply(self, model: nn.Module, update: int) -> None:

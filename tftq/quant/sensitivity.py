@@ -1,4 +1,4 @@
-"""What each layer loses by being quantized, and the fewest layers in floating point that keep a model's loss within a budget."""
+"""The loss from quantizing each layer, and the fewest layers in floating point that keep a model's loss within a budget."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -17,15 +17,15 @@ from tftq.quant.quantizers import WeightQuantizer, quantizers, unrounded
 
 @dataclass(frozen=True)
 class LayerSensitivity:
-    """What one layer loses.
+    """The loss from quantizing one layer.
 
     Attributes:
         layer: its name.
         weights: how many it has.
-        weight_snr_db: signal to noise of its weights, in dB; None where rounding changes nothing, or they are all zero.
-        input_snr_db: the same of what enters its product; None too where the input has no range of its own, as in an LSTM.
+        weight_snr_db: signal-to-noise ratio of its weights, in dB; None where rounding changes nothing, or all are zero.
+        input_snr_db: the same of its product's input; None too where the input has no range of its own, as in an LSTM.
         loss: the model's when this layer alone is quantized.
-        effect: that loss above the float model's, in proportion.
+        effect: that loss relative to the float model's, less 1.
     """
 
     layer: str
@@ -44,7 +44,7 @@ class Sensitivity:
         windows: how many.
         float_loss: of the model in floating point.
         quantized_loss: with everything quantized.
-        layers: those that were measured, the one with the largest effect first.
+        layers: the measured ones, the one with the largest effect first.
         budget: the loss allowed above the float model's, in proportion; None where any is.
         kept_float: the layers that must stay in floating point for that.
         loss: with these in floating point and everything else quantized.
@@ -59,17 +59,17 @@ class Sensitivity:
     loss: float
 
     def above_float(self, loss: float) -> float:
-        """A loss above the float model's, in proportion."""
+        """Return a loss relative to the float model's, less 1."""
         return _above(loss, self.float_loss)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain types, for summary.json: the layers are its `sensitivity`."""
+        """Convert to plain types, for summary.json: the layers are its `sensitivity`."""
         entries = asdict(self)
         return {**{name: entries[name] for name in entries if name != "layers"}, "sensitivity": entries["layers"]}
 
     @classmethod
     def from_dict(cls, entries: dict[str, Any]) -> "Sensitivity":
-        """What `as_dict` gave, back from JSON."""
+        """Build from the result of `as_dict`, read back from JSON."""
         given = dict(entries)
         layers = tuple(LayerSensitivity(**layer) for layer in given.pop("sensitivity"))
         return cls(**{**given, "kept_float": tuple(given["kept_float"])}, layers=layers)
@@ -83,7 +83,7 @@ def measure_sensitivity(
     Args:
         model: prepared and calibrated, in eval mode.
         batches: windows to measure signal and noise on, on the model's device; only a few sums of them are kept.
-        loss: of the model as it computes when called, on windows that are the same each time.
+        loss: returns the model's current loss, on the same windows each time.
         windows: how many these are.
         every_layer: measure each layer in any case, not only where everything quantized is above the budget.
         budget: the loss allowed above the float model's, in proportion.
@@ -124,7 +124,7 @@ def in_floating_point(model: nn.Module, layers: Iterable[str]) -> Iterator[None]
 def _measure_layers(
     model: nn.Module, batches: Iterable[Batch], loss: Callable[[], float], float_loss: float
 ) -> tuple[LayerSensitivity, ...]:
-    """Each layer, the one with the largest effect first; of equals, in the model's order."""
+    """Measure each layer; the largest effect first, equal ones in the model's order."""
     layers = quantized_layers(model)
     noises = _measure_noise(model, batches)
     found = []
@@ -140,7 +140,7 @@ def _measure_layers(
 def _fewest_in_float(
     model: nn.Module, ranked: list[str], loss: Callable[[], float], float_loss: float, quantized_loss: float, budget: float
 ) -> tuple[tuple[str, ...], float]:
-    """The layers with the largest effect, one more at a time until the whole model keeps the budget; then back with those not needed."""
+    """Take the layers with the largest effect, one by one until the model keeps the budget; then put back those not needed."""
 
     def loss_with(kept: Collection[str]) -> float:
         with in_floating_point(model, kept):
@@ -148,7 +148,7 @@ def _fewest_in_float(
 
     kept: list[str] = []
     reached = quantized_loss
-    for name in ranked[:-1]:  # with the last one too nothing would be quantized
+    for name in ranked[:-1]:  # with the last one nothing would be quantized
         kept.append(name)
         reached = loss_with(kept)
         if _above(reached, float_loss) <= budget:
@@ -174,24 +174,24 @@ def _above(loss: float, float_loss: float) -> float:
 
 @dataclass
 class _Noise:
-    """Sums of the squares of values, and of what rounding changes them by."""
+    """Sums of the squares of values, and of their rounding errors."""
 
     signal: float = 0.0
     noise: float = 0.0
 
     @property
     def db(self) -> float | None:
-        """Signal to noise; None where there is no signal or no noise."""
+        """Return the signal-to-noise ratio; None where there is no signal or no noise."""
         return 10 * math.log10(self.signal / self.noise) if self.signal and self.noise else None
 
     def add(self, x: Tensor, rounded: Tensor) -> None:
-        """Count values in."""
+        """Add values."""
         self.signal += x.square().sum(dtype=torch.float64).item()
         self.noise += (x - rounded).square().sum(dtype=torch.float64).item()
 
 
 def _measure_noise(model: nn.Module, batches: Iterable[Batch]) -> dict[str, tuple[_Noise, _Noise]]:
-    """For each layer that of its weights and that of what enters its product, as both are in the float model; from one pass."""
+    """Measure the noise of each layer's weights and of its product's inputs, as both are in the float model, in one pass."""
     found = {name: (_Noise(), _Noise()) for name in quantized_layers(model)}
     hooks = []
     with unrounded(model), torch.no_grad():

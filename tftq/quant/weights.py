@@ -1,4 +1,4 @@
-"""A prepared model's weights without its activations' ranges: the float model that computes with what the integers say."""
+"""A float model that computes with a prepared model's rounded weights, its activations unrounded."""
 
 import copy
 from typing import TypeVar
@@ -15,10 +15,10 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def with_rounded_weights(model: Model) -> Model:
-    """A float copy of a prepared model: each weight is what its integers and its scale make of it, and no activation or bias is rounded.
+    """Return a float copy of a prepared model: each weight is its integers times its scale, and no activation or bias is rounded.
 
     Args:
-        model: prepared, its weights' ranges known; it stays as it is.
+        model: prepared, its weights' ranges known; it stays unchanged.
 
     Returns:
         The copy, in eval mode.

@@ -1,4 +1,4 @@
-"""Calendar columns: what is known of any time, past or future, from the clock alone."""
+"""Calendar columns: features of any time, past or future, from the clock alone."""
 
 from collections.abc import Callable
 
@@ -32,7 +32,7 @@ PHASES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def circle(wall: np.ndarray, cycle: str, harmonic: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Sine and cosine of a cycle's phase, so that its end meets its beginning.
+    """Compute sine and cosine of a cycle's phase, so that its end meets its beginning.
 
     Args:
         wall: int64 nanoseconds of the wall clock [rows].

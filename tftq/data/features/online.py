@@ -1,4 +1,4 @@
-"""Features of bars as they come, one after the other."""
+"""Compute features of bars one at a time, as they arrive."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ VALUES = ("open", "high", "low", "close", "volume")  # of a bar, in this order
 
 
 class OnlineFeatures:
-    """The features of each new bar of one segment: to the last bit those that the whole segment gives.
+    """The features of each new bar of one segment, bit-equal to those computed from the whole segment.
 
-    Holds no more bars than a feature looks at.
+    Holds no more bars than a feature needs.
 
     Args:
         time_zone: whose clock the calendar columns show; None is UTC.
@@ -25,22 +25,22 @@ class OnlineFeatures:
         self.count = 0
 
     def begin(self, bars: np.ndarray | None = None, count: int = 0) -> None:
-        """Begin a segment anew, or go on in one.
+        """Begin a new segment, or continue one.
 
         Args:
-            bars: its newest bars, float64 [at most MEMORY, values]; None where there are none yet.
-            count: bars of it so far, those included.
+            bars: its newest bars, float64 [at most MEMORY, values]; None at its beginning.
+            count: its bars so far, those included.
         """
         self._bars = np.empty((0, len(VALUES))) if bars is None else bars
         self.count = count
 
     @property
     def bars(self) -> np.ndarray:
-        """The bars that are held, float64 [at most MEMORY, values]: with `count` all that `begin` needs to go on."""
+        """Return the bars that are held, float64 [at most MEMORY, values]: `begin` continues from them and `count`."""
         return self._bars
 
     def push(self, time: int, values: np.ndarray) -> np.ndarray:
-        """Take the next bar.
+        """Add the next bar.
 
         Args:
             time: nanoseconds UTC.

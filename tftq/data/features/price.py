@@ -12,7 +12,7 @@ PAD = 64  # flat bars in front of a segment: a bar without enough past sees a ma
 
 @dataclass(frozen=True)
 class Bars:
-    """The bars of one segment behind `pad` flat ones, and what several features need of them.
+    """The bars of one segment behind `pad` flat ones, with the quantities that several features share.
 
     Args:
         open, high, low, close, volume: float64 [pad + bars].
@@ -30,7 +30,7 @@ class Bars:
 
     @classmethod
     def padded(cls, columns: dict[str, Series], age: int) -> "Bars":
-        """The bars with their flat past at the first open, with the first bar's volume; without one where they have a past of their own."""
+        """Prepend a flat past at the first open, with the first bar's volume; none where the bars have a past of their own."""
         first = columns["open"][0]
         before = {name: first for name in columns} | {"volume": columns["volume"][0]}
         pad = 0 if age else PAD
@@ -38,46 +38,46 @@ class Bars:
 
     @cached_property
     def log_close(self) -> Series:
-        """Logarithm of the close."""
+        """Return the logarithm of the close."""
         return np.log(self.close)
 
     @cached_property
     def returns(self) -> Series:
-        """Log return since the bar before; exactly 0 where the close did not move."""
+        """Return the log return since the bar before; exactly 0 where the close did not move."""
         result = np.zeros_like(self.close)
         result[1:] = np.diff(self.log_close)
         return result
 
     @cached_property
     def log_range(self) -> Series:
-        """log(high / low)."""
+        """Return log(high / low)."""
         return np.log(self.high / self.low)
 
     @cached_property
     def true_range(self) -> Series:
-        """The bar's range with the close before it, in price."""
+        """Return the bar's range, the close before it included, in price."""
         before = np.r_[self.close[0], self.close[:-1]]
         return np.maximum(self.high, before) - np.minimum(self.low, before)
 
     @cached_property
     def typical(self) -> Series:
-        """(high + low + close) / 3."""
+        """Return (high + low + close) / 3."""
         return (self.high + self.low + self.close) / 3
 
     @cached_property
     def close_location(self) -> Series:
-        """Where the close lies in the bar: -1 at the low, 1 at the high, 0 in a flat bar."""
+        """Return the close's position in the bar: -1 at the low, 1 at the high, 0 in a flat bar."""
         return ratio(2 * self.close - self.high - self.low, self.high - self.low, 0.0)
 
 
 def log_return(bars: Bars, windows: Windows) -> tuple[Table, ...]:
-    """Log returns over so many bars."""
+    """Compute log returns over the windows."""
     count = max(windows) + 1
     return (aligned(bars.log_close[count - 1 :] - lags(bars.log_close, count)[np.array(windows)], count),)
 
 
 def candle(bars: Bars) -> tuple[Series, ...]:
-    """Body, shadows, range and gap of the bar, as logarithms of price ratios and as shares."""
+    """Compute body, shadows, range and gap of the bar, as logarithms of price ratios and as shares."""
     top, bottom = np.maximum(bars.open, bars.close), np.minimum(bars.open, bars.close)
     before = np.r_[bars.close[0], bars.close[:-1]]
     return (
@@ -94,7 +94,7 @@ def candle(bars: Bars) -> tuple[Series, ...]:
 
 
 def volatility(bars: Bars, windows: Windows) -> tuple[Table, ...]:
-    """Volatility a bar after Parkinson (1980), Garman and Klass (1980), Rogers and Satchell (1991), and of closes."""
+    """Compute volatility per bar after Parkinson (1980), Garman and Klass (1980), Rogers and Satchell (1991), and of closes."""
     body = np.log(bars.close / bars.open)
     upper, lower = np.log(bars.high / bars.close), np.log(bars.low / bars.close)
     garman_klass = 0.5 * bars.log_range**2 - (2 * np.log(2) - 1) * body**2
@@ -108,9 +108,9 @@ def volatility(bars: Bars, windows: Windows) -> tuple[Table, ...]:
 
 
 def moments(bars: Bars, windows: Windows) -> tuple[Table, ...]:
-    """Bipower variation (Barndorff-Nielsen and Shephard 2004), semivariances, skewness and excess kurtosis of returns.
+    """Compute bipower variation (Barndorff-Nielsen and Shephard 2004), semivariances, skewness and excess kurtosis of returns.
 
-    All moments are about zero, for a mean return a bar is noise; skewness and excess kurtosis are 0 while nothing moves.
+    All moments are about zero, since a mean return per bar is noise; skewness and excess kurtosis are 0 while nothing moves.
     """
     returns = bars.returns
     size = np.abs(returns)
@@ -126,5 +126,5 @@ def moments(bars: Bars, windows: Windows) -> tuple[Table, ...]:
 
 
 def average_true_range(bars: Bars, windows: Windows) -> tuple[Table, ...]:
-    """Mean true range over the close."""
+    """Compute the mean true range over the close."""
     return (mean(bars.true_range, windows) / bars.close,)

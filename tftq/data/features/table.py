@@ -11,7 +11,7 @@ from tftq.data.features.price import Bars
 from tftq.data.features.rolling import Series
 from tftq.data.files import wall_clock
 
-MEMORY = 51  # bars that a feature looks at, its own included; only `bars_in_segment` reaches further back
+MEMORY = 51  # bars that a feature depends on, its own included; only `bars_in_segment` reaches further back
 
 
 class Group(NamedTuple):
@@ -19,7 +19,7 @@ class Group(NamedTuple):
 
     Args:
         names: what the function returns, in order; a window is appended to each.
-        make: from bars, and the windows where there are any, to what each name says: float64 [windows, bars], or [bars] without windows.
+        make: from bars, and the windows if any, to one array per name: float64 [windows, bars], or [bars] without windows.
         windows: the windows, in bars; empty where the function takes none.
     """
 
@@ -29,7 +29,7 @@ class Group(NamedTuple):
 
 
 def flags(bars: Bars) -> tuple[Series, ...]:
-    """Whether nothing was traded, and the logarithm of how many bars the segment has so far."""
+    """Compute whether nothing was traded, and the logarithm of the segment's number of bars so far."""
     count = np.maximum(np.arange(len(bars.close)) - bars.pad, 0) + bars.age
     return (bars.volume == 0).astype(np.float64), np.log1p(count)
 
@@ -74,13 +74,13 @@ WIDTH = len(BAR_COLUMNS) + len(CLOCK_COLUMNS)
 
 
 def bar_features(columns: dict[str, Series], age: int = 0) -> np.ndarray:
-    """The observed features of one segment of bars, or of its later part.
+    """Compute the observed features of one segment of bars, or of its later part.
 
-    Causal: bar t depends on the `MEMORY` bars up to t alone, but for `bars_in_segment`. Finite from the first bar on.
+    Causal: bar t depends on the `MEMORY` bars up to t alone, except for `bars_in_segment`. Finite from the first bar on.
 
     Args:
         columns: open, high, low, close and volume, float64 [bars].
-        age: how many bars of the segment come before them; where there are any, the first `MEMORY - 1` results are of no use.
+        age: how many bars of the segment come before them; if any, the first `MEMORY - 1` results are invalid.
 
     Returns:
         float64 [len(BAR_COLUMNS), bars].
@@ -95,11 +95,11 @@ def bar_features(columns: dict[str, Series], age: int = 0) -> np.ndarray:
 
 
 def clock_features(times: np.ndarray, time_zone: str | None = None) -> np.ndarray:
-    """The known features: what the clock shows, at any time, past or future.
+    """Compute the known features, those of the clock, at any time, past or future.
 
     Args:
         times: int64 nanoseconds UTC [rows].
-        time_zone: whose clock; None is UTC.
+        time_zone: of the clock; None is UTC.
 
     Returns:
         float64 [rows, len(CLOCK_COLUMNS)], in the order of `CLOCK_COLUMNS`.
@@ -110,12 +110,12 @@ def clock_features(times: np.ndarray, time_zone: str | None = None) -> np.ndarra
 
 
 def feature_rows(columns: dict[str, Series], times: np.ndarray, wanted: int, *, age: int, time_zone: str | None) -> np.ndarray:
-    """All features of the last of some bars: to the last bit those of the whole segment, if `MEMORY - 1` bars of it come before them.
+    """Compute all features of the last bars, bit-equal to those of the whole segment if `MEMORY - 1` of its bars come before them.
 
     Args:
         columns: open, high, low, close and volume, float64 [bars].
         times: int64 nanoseconds UTC [bars].
-        wanted: how many bars' features.
+        wanted: number of bars to compute features of.
         age: how many bars of the segment come before the first of these.
         time_zone: see `clock_features`.
 

@@ -1,4 +1,4 @@
-"""Where the price stands against its own past: means, oscillators, bands and channels."""
+"""Features that compare the price with its own past: means, oscillators, bands and channels."""
 
 from functools import cache
 
@@ -23,11 +23,11 @@ from tftq.data.features.rolling import (
 )
 
 TIE = 1e-9  # of the price: moves that differ by less are equal but for rounding, which no tick of 0.01 escapes
-TERMS = 50  # an exponential mean ends after so many bars, so that no feature remembers more
+TERMS = 50  # bars after which an exponential mean is cut off, so that no feature depends on more
 
 
 def distance(bars: Bars, windows: Windows) -> tuple[Table, ...]:
-    """Log price against its simple and exponential mean, least-squares slope a bar, and z-score (0 while the price stands still)."""
+    """Compute log price less its simple and exponential mean, least-squares slope per bar, z-score (0 while the price stands still)."""
     simple = -mean_change(bars.log_close, windows)
     return (
         simple,
@@ -48,7 +48,7 @@ def slope_weights(windows: Windows) -> np.ndarray:
 
 
 def oscillators(bars: Bars, windows: Windows) -> tuple[Table, ...]:
-    """RSI with Wilder's weights, CMO, MFI, ADX, +DI and -DI, all as fractions.
+    """Compute RSI with Wilder's weights, CMO, MFI, ADX, +DI and -DI, all as fractions.
 
     While nothing moves: RSI and MFI 0.5, the others 0.
     """
@@ -79,7 +79,7 @@ def oscillators(bars: Bars, windows: Windows) -> tuple[Table, ...]:
 
 
 def macd(bars: Bars, spans: tuple[tuple[int, int], ...]) -> tuple[Table, ...]:
-    """A fast exponential mean less a slow one: in mean true ranges (0 without any), and over the slow one."""
+    """Compute a fast exponential mean less a slow one: in mean true ranges (0 without any), and over the slow one."""
     fast, slow = (ema_weights(each, TERMS) for each in zip(*spans, strict=True))
     between = weighted_change(bars.close, fast - slow)
     return (
@@ -89,14 +89,14 @@ def macd(bars: Bars, spans: tuple[tuple[int, int], ...]) -> tuple[Table, ...]:
 
 
 def bollinger(bars: Bars, windows: Windows) -> tuple[Table, ...]:
-    """%B, which is 0 at the lower and 1 at the upper band of two standard deviations (0.5 while the price stands still), and width."""
+    """Compute %B, which is 0 at the lower and 1 at the upper band of two standard deviations (0.5 while the price rests), and width."""
     below = mean_change(bars.close, windows)
     spread = deviation(bars.close, windows)
     return 0.5 - ratio(below, 4 * spread, 0.0), 4 * spread / (bars.close + below)
 
 
 def channels(bars: Bars, windows: Windows) -> tuple[Table, ...]:
-    """Donchian width, Aroon oscillator over window + 1 bars, Williams %R as a fraction (0.5 in a channel without width)."""
+    """Compute Donchian width, Aroon oscillator over window + 1 bars, Williams %R as a fraction (0.5 in a channel without width)."""
     top, bottom = highest(bars.high, windows), lowest(bars.low, windows)
     longer = tuple(window + 1 for window in windows)
     return (

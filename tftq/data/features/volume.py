@@ -1,4 +1,4 @@
-"""Volume against its own past, and what a trade costs. Volumes enter as ratios, so that their unit cancels."""
+"""Features of volume against its own past, and of liquidity. Volumes enter as ratios, so that their unit cancels."""
 
 import numpy as np
 
@@ -23,7 +23,7 @@ FLOOR = 0.01  # of the mean volume, added before a logarithm: a bar without trad
 
 
 def volume(bars: Bars, windows: Windows) -> tuple[Table, ...]:
-    """z-score, log ratio to the mean, share of the newer half, change of on-balance volume, log distance to VWAP.
+    """Compute z-score, log ratio to the mean, share of the newer half, change of on-balance volume, log distance to VWAP.
 
     Without any volume: 0, 0, the half's share of bars, 0, 0.
     """
@@ -41,7 +41,7 @@ def volume(bars: Bars, windows: Windows) -> tuple[Table, ...]:
 
 
 def liquidity(bars: Bars, windows: Windows) -> tuple[Table, ...]:
-    """Roll's spread, Amihud's illiquidity, Corwin and Schultz' spread, Kyle's lambda, signed volume, autocorrelation.
+    """Compute Roll's spread, Amihud's illiquidity, Corwin and Schultz' spread, Kyle's lambda, signed volume, autocorrelation.
 
     Roll (1984) from the covariance of neighbouring returns. Amihud (2002) and Kyle (1985) with volume in means and in root mean squares
     of the window, so that its unit cancels; a bar without trades adds nothing. Corwin and Schultz (2012) from pairs of bars.
@@ -63,7 +63,7 @@ def liquidity(bars: Bars, windows: Windows) -> tuple[Table, ...]:
 
 
 def _paid_less_close(bars: Bars, windows: Windows) -> Table:
-    """Σ volume · (typical price then - close now) over the windows."""
+    """Compute Σ volume · (typical price then - close now) over the windows."""
     count = max(windows)
     return sums(lags(bars.volume, count) * (lags(bars.typical, count) - bars.close[count - 1 :]), windows)
 
