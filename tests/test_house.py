@@ -12,7 +12,7 @@ FOLDER_LIMIT, FILE_LIMIT, FUNCTION_LIMIT, PARAMETER_LIMIT, LINE_LIMIT = 18, 400,
 FRAGMENTS = ("What ", "As ", "Of ", "Whatever ", "That which ")  # a first line that begins so names a thing by half a sentence
 
 # Docstrings of each room that begin with one of FRAGMENTS.
-FRAGMENT_DOCSTRINGS = {"evaluate": 1, "export": 15, "train": 7}
+FRAGMENT_DOCSTRINGS = {"export": 15}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -1,1 +1,1 @@
-"""Losses and metrics, and forecasts to measure them on."""
+"""Losses and metrics of forecasts, and the loops that compute them."""

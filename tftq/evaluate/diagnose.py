@@ -10,12 +10,12 @@ from tftq.model.batch import Batch
 
 
 def find_non_finite(model: nn.Module, batch: Batch) -> str | None:
-    """Say where the first number that is not finite comes from: the data, a weight, or the arithmetic of a layer.
+    """Describe where the first non-finite number comes from: the data, a weight, or the arithmetic of a layer.
 
-    Runs the model once more over `batch`, in the mode and under the autocast that it is in, with a hook on every layer.
+    Runs the model once more over `batch`, in its current mode and autocast, with a hook on every layer.
 
     Args:
-        model: the model that gave a number that is not finite.
+        model: the model that returned a non-finite number.
         batch: a batch for which it may have done so, on the model's device.
 
     Returns:

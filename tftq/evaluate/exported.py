@@ -1,4 +1,4 @@
-"""How good an exported model's forecasts are, computed by the runtime that will serve it."""
+"""Measure the forecasts of an exported model, computed by the runtime that will serve it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +16,9 @@ def evaluate(path: Path, windows: Windows, metrics: ForecastMetrics, *, batch_si
 
     Args:
         path: the model.
-        windows: what to forecast.
+        windows: to forecast.
         metrics: empty, with the model's quantiles and the target's scale.
-        batch_size: windows a run.
+        batch_size: windows per run.
 
     Returns:
         The metrics, as training's own validation computes them.
@@ -37,14 +37,14 @@ def evaluate(path: Path, windows: Windows, metrics: ForecastMetrics, *, batch_si
 def evaluate_forecasts(
     name: str, forecast: Callable[[BatchArrays], np.ndarray], windows: Windows, metrics: ForecastMetrics, *, batch_size: int
 ) -> Validation:
-    """The same of any forecaster.
+    """Forecast windows with any function and measure the forecasts.
 
     Args:
         name: of the forecaster.
         forecast: from a batch to its forecasts, float32 [batch, horizon, quantiles].
-        windows: what to forecast.
+        windows: to forecast.
         metrics: empty, with the model's quantiles and the target's scale.
-        batch_size: windows a call.
+        batch_size: windows per call.
 
     Returns:
         The metrics, as training's own validation computes them.

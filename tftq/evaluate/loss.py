@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def pinball(forecast: Tensor, target: Tensor, quantiles: Sequence[float] | Tensor) -> Tensor:
-    """The pinball loss of every forecast quantile, in the precision of `target` (paper, equation 25).
+    """Compute the pinball loss of every forecast quantile, in the precision of `target` (paper, equation 25).
 
     Args:
         forecast: [batch, horizon, quantiles], in the target's unit, any floating dtype.
@@ -23,12 +23,12 @@ def pinball(forecast: Tensor, target: Tensor, quantiles: Sequence[float] | Tenso
 
 
 def quantile_loss(forecast: Tensor, target: Tensor, quantiles: Sequence[float] | Tensor, scale: Tensor) -> Tensor:
-    """The mean pinball loss over batch, horizon and quantiles, each step divided by the target's scale there; in FP32.
+    """Compute the mean pinball loss over batch, horizon and quantiles, each step divided by the target's scale there; in FP32.
 
     Args:
         forecast: [batch, horizon, quantiles], in the target's unit, any floating dtype.
         target: float32 [batch, horizon], in the target's unit.
-        quantiles: the probabilities, in the forecast's order; a tensor on the device saves a copy a call.
+        quantiles: the probabilities, in the forecast's order; a tensor on the device saves a copy per call.
         scale: float32 [horizon], the target's scale at each step, positive, in the target's unit.
 
     Returns:

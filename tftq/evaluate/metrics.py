@@ -50,7 +50,7 @@ class Validation:
 
 
 class ForecastMetrics:
-    """Accumulate `Validation` over batches; holds sums only, nothing of a batch.
+    """Accumulate `Validation` over batches; holds sums only.
 
     Args:
         quantiles: the levels, in the forecast's order, increasing.
@@ -106,7 +106,7 @@ class ForecastMetrics:
 
 
 def validation_summary(validation: Validation) -> ValidationSummary:
-    """Give metrics the form that they have in summary.json: quantiles as text."""
+    """Convert metrics to their form in summary.json: quantiles as text."""
     return ValidationSummary(
         windows=validation.windows,
         loss=validation.loss,

@@ -1,4 +1,4 @@
-"""The number format of training: autocast, loss scaling, and whether the device can compute in it at all."""
+"""The number format of training: autocast, loss scaling, and a check that the device supports it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ class Precision:
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
-        """The context for forward passes; it does nothing in FP32."""
+        """Return the context for forward passes; it does nothing in FP32."""
         without_onednn = self.name == "fp16" and self.device.type == "cpu"  # it lacks the FP16 LSTM that PyTorch's own kernels have
         was_on = torch.backends.mkldnn.set_flags(_enabled=False, _fp32_precision=None)[0] if without_onednn else None
         try:
@@ -42,10 +42,10 @@ class Precision:
         return scaler
 
     def check(self) -> None:
-        """Try the format on the device, with the layers that a model is made of, forward and backward.
+        """Try the format on the device, with the layers of a model, forward and backward.
 
         Raises:
-            PrecisionError: the device has no kernel for one of them, or gives numbers that are not finite.
+            PrecisionError: the device has no kernel for one of them, or returns non-finite numbers.
         """
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             lstm, norm, linear = (layer.to(self.device) for layer in (nn.LSTM(8, 8, batch_first=True), nn.LayerNorm(8), nn.Linear(8, 8)))

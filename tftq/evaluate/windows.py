@@ -1,4 +1,4 @@
-"""Measuring a model on windows it does not learn from, without leaving a trace in it."""
+"""Measure a model on windows it does not learn from, without changing its state."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,8 +28,8 @@ def validate(
 
     Args:
         model: the forecaster.
-        windows: what to forecast, in their order.
-        batch_size: windows to one forward pass, the last one takes what is left.
+        windows: to forecast, in their order.
+        batch_size: windows per forward pass; the last one takes the rest.
         precision: the format and device to compute in.
         on_batch: called with the number of windows of each batch once it is done.
 
@@ -51,9 +51,9 @@ def measure_forecasts(
     *,
     on_batch: Callable[[int], None] = lambda windows: None,
 ) -> Validation:
-    """As `validate`, with every module in the mode that it is in."""
+    """Measure a model's forecasts as `validate` does, every module in its current mode."""
     metrics = metrics_for(model)
-    with torch.no_grad(), precision.autocast():  # no inference mode: what a module caches must stay trainable
+    with torch.no_grad(), precision.autocast():  # no inference mode: tensors cached by a module must stay trainable
         for indices in torch.arange(len(windows)).split(batch_size):
             batch = gather(windows, indices, precision.device)
             if not metrics.add(as_array(model(*batch.inputs)), as_array(batch.target)):
@@ -64,12 +64,12 @@ def measure_forecasts(
 
 
 def metrics_for(model: Forecaster) -> ForecastMetrics:
-    """Empty metrics with the quantiles and the scale of a model's forecasts."""
+    """Create empty metrics with the quantiles and the scale of a model's forecasts."""
     return ForecastMetrics(model.quantiles, model.target_scale.tolist())
 
 
 def naive_q_risk(windows: Windows, batch_size: int = 1024) -> float:
-    """The P50 risk of the windows' own baseline, `Σ|target - naive| / Σ|target|`, as `Validation.q_risk` where all targets are 0."""
+    """Compute the P50 risk of the windows' baseline, `Σ|target - naive| / Σ|target|`, as in `Validation.q_risk` where all targets are 0."""
     error = size = 0.0
     cells = 0
     for indices in blocks(np.arange(len(windows)), batch_size):
@@ -87,7 +87,7 @@ def as_array(tensor: Tensor) -> np.ndarray:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into eval mode, and every module of it back into its own mode afterwards."""
+    """Put a model into eval mode, and restore every module's own mode afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -1,1 +1,1 @@
-"""Training: the loop and what it drives."""
+"""Training: the loop, the optimizer, the schedule, validation and checkpoints."""

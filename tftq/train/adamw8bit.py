@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 BLOCK = 256  # numbers that share a scale
-SMALLEST = 4096  # numbers of a parameter whose moments are worth it
-SLICE = 2**18  # numbers that are stepped together
-LEADING_BITS = 19  # of a float, by which its code is looked up: sign, exponent and ten bits of the fraction
+SMALLEST = 4096  # numbers of a parameter from which its moments are quantized
+SLICE = 2**18  # numbers updated together
+LEADING_BITS = 19  # leading bits of a float, the index of its code: sign, exponent and ten bits of the fraction
 
 
 def dynamic_values(*, signed: bool) -> list[float]:
-    """The 256 numbers that 8 bits stand for, ascending: seven decades, each with twice the numbers of the one below.
+    """Return the 256 numbers that 8 bits represent, ascending: seven decades, each with twice the numbers of the one below.
 
     Dynamic tree quantization (Dettmers et al. 2021, arXiv 2110.02861, section 1.3), its bit patterns numbered by value.
     """
@@ -52,14 +52,14 @@ class AdamW8bit(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Apply the gradients that there are."""
+        """Apply the existing gradients."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     self._step_parameter(parameter, group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As `Optimizer.load_state_dict`, which casts a state to its parameter's type; codes are whole numbers in any."""
+        """Load a state; `Optimizer.load_state_dict` casts it to its parameter's type, and codes are whole numbers in any."""
         super().load_state_dict(state_dict)
         for state in self.state.values():
             for name in MOMENTS:
@@ -87,7 +87,7 @@ class AdamW8bit(Optimizer):
         values.mul_(1 - group["lr"] * group["weight_decay"]).addcdiv_(first, root, value=-group["lr"] / (1 - beta1**step))
 
     def _read(self, state: dict[str, Any], name: str, part: slice) -> Tensor:
-        """A part of a moment in FP32, to be written over."""
+        """Return a part of a moment in FP32, which may be overwritten."""
         moment: Tensor = state[name].view(-1)[part]
         if f"{name}_scale" not in state:
             return moment.clone()
@@ -111,29 +111,29 @@ class AdamW8bit(Optimizer):
 
 
 class _Table:
-    """From codes to the numbers that they stand for, and from numbers in [-1, 1] to the nearest code; both by looking up.
+    """Tables from codes to numbers, and from numbers in [-1, 1] to the nearest code.
 
     Args:
-        numbers: those that the codes stand for, ascending, 256 of them.
-        device: where the parameters are.
+        numbers: the codes' values, ascending, 256 of them.
+        device: the parameters' device.
     """
 
     def __init__(self, numbers: list[float], device: torch.device) -> None:
         self.values = values = torch.tensor(numbers, device=device)
-        # A search for each number would take forty times as long as looking it up by its leading bits, and is closer by next to nothing.
+        # A search for each number would take forty times as long as a look-up by its leading bits, and be hardly more exact.
         ignored = 32 - LEADING_BITS
         patterns = torch.arange(2**LEADING_BITS, dtype=torch.int32, device=device) << ignored | 1 << (ignored - 1)
         floats = patterns.view(torch.float32).nan_to_num_(0.0)
         self.codes = torch.bucketize(floats, (values[1:] + values[:-1]) / 2, out_int32=True).to(torch.uint8)
-        if numbers[0] == 0:  # a second moment that is small must not become none: the step divides by its root
+        if numbers[0] == 0:  # a small second moment must not become 0: the step divides by its root
             self.codes[1 : 2 ** (LEADING_BITS - 1)].clamp_(min=1)
 
     def decode(self, codes: Tensor) -> Tensor:
-        """The numbers of uint8 codes [count]."""
+        """Convert uint8 codes to numbers [count]."""
         return self.values.index_select(0, codes.int())
 
     def encode(self, numbers: Tensor) -> Tensor:
-        """The uint8 codes of numbers in [-1, 1] [count]."""
+        """Convert numbers in [-1, 1] to uint8 codes [count]."""
         pattern = numbers.view(torch.int32) >> (32 - LEADING_BITS) & (2**LEADING_BITS - 1)
         return self.codes.index_select(0, pattern)
 

@@ -1,4 +1,4 @@
-"""From a recipe and its data to the model that is trained."""
+"""Build the model to train from a recipe and its data."""
 
 from typing import overload
 
@@ -16,7 +16,7 @@ def architecture_of(recipe: TftRecipe) -> Architecture: ...
 @overload
 def architecture_of(recipe: Mamba2Recipe) -> Mamba2Architecture: ...
 def architecture_of(recipe: ModelRecipe) -> Architecture | Mamba2Architecture:
-    """The sizes and form that a recipe asks for."""
+    """Return the sizes and form of a recipe's model."""
     if isinstance(recipe, Mamba2Recipe):
         return Mamba2Architecture(**recipe.model_dump(exclude={"kind"}))
     sizes = recipe.hidden, recipe.heads, recipe.lstm_layers, recipe.dropout
@@ -24,12 +24,12 @@ def architecture_of(recipe: ModelRecipe) -> Architecture | Mamba2Architecture:
 
 
 def new_model(recipe: ModelRecipe, inputs: Inputs, scaling: Scaling, target_scaling: TargetScaling) -> Forecaster:
-    """A new model for some inputs and scalings."""
+    """Build a new model for some inputs and scalings."""
     if isinstance(recipe, Mamba2Recipe):
         return Mamba2(inputs, scaling, target_scaling, architecture_of(recipe))
     return TemporalFusionTransformer(inputs, scaling, target_scaling, architecture_of(recipe))
 
 
 def build_model(recipe: ModelRecipe, data: Datasets) -> Forecaster:
-    """A new model for the inputs and scalings of the data."""
+    """Build a new model for the inputs and scalings of the data."""
     return new_model(recipe, data.train.inputs, data.scaling, data.target_scaling)

@@ -1,4 +1,4 @@
-"""Checkpoints: written so that a whole one is always on disk, and read without running any code that lies in them."""
+"""Checkpoints: a complete one is always on disk, and reading one runs no code from it."""
 
 import os
 import pickle
@@ -16,22 +16,22 @@ from torch import nn
 from tftq.errors import CheckpointError
 from tftq.io import written_whole
 
-FORMAT = 2  # raised whenever older files can no longer be read
+FORMAT = 2  # increased whenever older files can no longer be read
 
 
-# What zipfile, torch and pickle raise at a file that is damaged, or that never was one.
+# Exceptions of zipfile, torch and pickle for a file that is damaged or no checkpoint.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, UnicodeDecodeError, pickle.UnpicklingError)
 
 
 def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a checkpoint under a temporary name, flush it to the disk, and only then let it take the place of the one before.
+    """Write a checkpoint under a temporary name, flush it to the disk, and only then replace the previous one.
 
     Args:
         path: the file; its folder exists.
         content: tensors and plain Python types.
 
     Raises:
-        OSError: the disk is full or not writable; the checkpoint before is untouched.
+        OSError: the disk is full or not writable; the previous checkpoint is untouched.
     """
     with written_whole(path) as part, part.open("wb") as file:
         torch.save({"format": FORMAT, **content}, file)
@@ -47,7 +47,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint, its tensors on the CPU.
 
     Raises:
-        CheckpointError: there is none, it is damaged, or of another version of the format.
+        CheckpointError: it is missing, damaged, or of another version of the format.
     """
     try:
         with zipfile.ZipFile(path) as archive:  # torch reads past a flipped byte, but it wrote a checksum of every part
@@ -78,7 +78,7 @@ def load_model(model: nn.Module, content: Mapping[str, Any], path: Path) -> None
 
 
 def random_state() -> dict[str, Any]:
-    """The state of every random generator: of Python, NumPy, torch and, where there are any, CUDA devices."""
+    """Return the state of every random generator: of Python, NumPy, torch and, where there are any, CUDA devices."""
     name, keys, *rest = np.random.get_state(legacy=True)
     return {
         "python": random.getstate(),
@@ -89,7 +89,7 @@ def random_state() -> dict[str, Any]:
 
 
 def restore_random_state(state: Mapping[str, Any]) -> None:
-    """Put every random generator back to what `random_state` saw; CUDA's only on a machine with as many devices."""
+    """Restore every random generator to a `random_state`; CUDA's only on a machine with the same number of devices."""
     random.setstate(state["python"])
     name, keys, *rest = state["numpy"]
     np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))

@@ -1,4 +1,4 @@
-"""What a training is given beside its model and its settings."""
+"""The data of a training, and the place where it computes and writes."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +21,9 @@ class TrainingData:
     """The windows of a training.
 
     Args:
-        train: to learn from.
-        validation: to decide which epoch was the best.
-        fingerprint: what a checkpoint must have been trained on to be resumed.
+        train: the windows to learn from.
+        validation: the windows that decide which epoch was the best.
+        fingerprint: of the data; a checkpoint to resume must have the same.
     """
 
     train: WindowSource
@@ -33,13 +33,13 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class Workplace:
-    """Where a training computes and writes.
+    """The device, the folder and the memory recorder of a training.
 
     Args:
         folder: for metrics.jsonl and checkpoints/; made where missing.
         device: to compute on.
         timeline: records the memory in use at every phase.
-        recipe: the text of it, which checkpoints keep.
+        recipe: the recipe's text, kept in checkpoints.
     """
 
     folder: Path

@@ -1,4 +1,4 @@
-"""Where a run computes, and that it computes the same every time."""
+"""Choose a run's device, and seed its random generators."""
 
 import random
 
@@ -9,7 +9,7 @@ from tftq.errors import RecipeError
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of a recipe; `auto` is CUDA where there is a device that answers, not merely a build that could use one.
+    """Return the device of a recipe; `auto` is CUDA where a device responds, not merely where the build supports it.
 
     Raises:
         RecipeError: CUDA is asked for and there is none.
@@ -23,12 +23,12 @@ def choose_device(name: str) -> torch.device:
 
 
 def gpu_uuid(device: torch.device) -> str | None:
-    """What a GPU is called by its driver; None for a CPU."""
+    """Return a GPU's name for its driver; None for a CPU."""
     return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
 
 
 def seed_everything(seed: int) -> None:
-    """Seed every random generator that a run draws from."""
+    """Seed every random generator that a run uses."""
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Stop a training at the first loss or gradient that is not finite, and say where it comes from."""
+"""Stop a training at the first loss or gradient that is not finite, and report where it comes from."""
 
 import math
 from collections.abc import Iterable
@@ -17,8 +17,8 @@ def require_finite(loss: float, norm: float, model: nn.Module, batches: Iterable
     Args:
         loss: of an update's windows.
         norm: of their gradients.
-        model: what was trained; holds the gradients.
-        batches: the windows on the model's device; only looked at where the loss is not finite.
+        model: the trained model, with its gradients.
+        batches: the windows on the model's device; only used where the loss is not finite.
         precision: of training.
         where: the place in the training, for the message.
 
@@ -36,10 +36,10 @@ def require_finite(loss: float, norm: float, model: nn.Module, batches: Iterable
 
 
 def not_finite_gradients(model: nn.Module) -> list[str]:
-    """The names of the parameters whose gradient is not finite."""
+    """List the names of the parameters whose gradient is not finite."""
     return [name for name, parameter in model.named_parameters() if parameter.grad is not None and not parameter.grad.isfinite().all()]
 
 
 def not_finite_weights(model: nn.Module) -> list[str]:
-    """The names of the parameters that are not finite themselves, as where such a gradient has been applied."""
+    """List the names of the parameters that are not finite themselves, as after applying such a gradient."""
     return [name for name, parameter in model.named_parameters() if not parameter.isfinite().all()]

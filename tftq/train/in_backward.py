@@ -1,4 +1,4 @@
-"""Applying each gradient as soon as the backward pass has it, and freeing it: no two large gradients live at once."""
+"""Apply and free each gradient as soon as the backward pass has it: no two large gradients live at once."""
 
 from typing import NoReturn
 
@@ -10,10 +10,10 @@ from tftq.errors import OutOfMemoryError
 
 
 class AppliedInBackward:
-    """Lets a backward pass step an optimizer parameter by parameter.
+    """Steps an optimizer during the backward pass, parameter by parameter.
 
     The update is the one that `optimizer.step()` would have computed from all gradients, since AdamW looks at one parameter at a time.
-    What needs all gradients at once, clipping and loss scaling, is not possible; nor is a sum over several backward passes.
+    Clipping and loss scaling, which need all gradients at once, are not possible; nor is a sum over several backward passes.
 
     Args:
         optimizer: its parameters get the hooks; learning rates must be set before the backward pass.
@@ -27,7 +27,7 @@ class AppliedInBackward:
             parameter.register_post_accumulate_grad_hook(self._apply)
 
     def take_norm(self, device: torch.device) -> Tensor:
-        """The norm of all gradients applied since it was last taken, a scalar on `device`."""
+        """Return the norm of all gradients applied since the last call, a scalar on `device`."""
         norms, self._norms = self._norms, []
         return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros((), device=device)
 
@@ -36,7 +36,7 @@ class AppliedInBackward:
 
         Args:
             where: the place in the training, for the message.
-            reason: the allocator's words.
+            reason: the allocator's message.
 
         Raises:
             OutOfMemoryError: always.
@@ -50,7 +50,7 @@ class AppliedInBackward:
         assert parameter.grad is not None
         self._norms.append(torch.linalg.vector_norm(parameter.grad))
         groups = self._optimizer.param_groups
-        self._optimizer.param_groups = [{**self._group[parameter], "params": [parameter]}]  # with the learning rate of now
+        self._optimizer.param_groups = [{**self._group[parameter], "params": [parameter]}]  # with the current learning rate
         try:
             self._optimizer.step()
         finally:

@@ -1,4 +1,4 @@
-"""What a training reports as it goes: metrics.jsonl, a line an epoch, and a progress bar where standard error is a terminal."""
+"""Report a training's progress: metrics.jsonl, a line per epoch, and a progress bar where standard error is a terminal."""
 
 import json
 from dataclasses import asdict
@@ -18,14 +18,14 @@ from tftq.train.state import State
 
 
 class TrainingBar:
-    """Shows epoch, loss, learning rate and memory in use while updates go by.
+    """Shows epoch, loss, learning rate and memory in use during training.
 
     Args:
-        title: what is being trained.
+        title: of the training.
         epochs: epochs in all.
-        updates: updates to one epoch.
-        device: whose memory is shown: the allocator's on CUDA, the process's own elsewhere.
-        console: where to write; standard error by default.
+        updates: updates per epoch.
+        device: the device whose memory is shown: the allocator's on CUDA, the process's own elsewhere.
+        console: the console to write to; standard error by default.
     """
 
     def __init__(self, title: str, epochs: int, updates: int, device: torch.device, console: Console | None = None) -> None:
@@ -61,7 +61,7 @@ class TrainingBar:
             self._progress.update(self._task, advance=1, status=status)
 
     def print_line(self, words: str) -> None:
-        """Print a line that stays, terminal or not."""
+        """Print a permanent line, on a terminal or not."""
         self._progress.console.print(words, highlight=False, soft_wrap=True)
 
     def start_validation(self, windows: int) -> None:
@@ -84,7 +84,7 @@ class MetricsFile:
         self.path = path
 
     def add(self, state: State, validation_batch: int, optimizer: Optimizer, validation: Validation | None) -> None:
-        """Add the line of the epoch that ends.
+        """Add the line of the current epoch.
 
         Args:
             state: of the training.
@@ -110,14 +110,14 @@ class MetricsFile:
             file.write(json.dumps(line, allow_nan=False) + "\n")
 
     def truncate(self, epochs: int) -> None:
-        """Drop the lines of the epochs after the first `epochs`: they will be trained again."""
+        """Drop the lines after the first `epochs` epochs: the others will be trained again."""
         if self.path.exists():
             lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
             self.path.write_text("".join(lines[:epochs]), encoding="utf-8")
 
 
 def describe_epoch(title: str, epochs: int, state: State, validation: Validation | None) -> str:
-    """Describe the epoch that ends in one line.
+    """Describe the current epoch in one line.
 
     Args:
         title: of the training.

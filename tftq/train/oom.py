@@ -1,4 +1,4 @@
-"""Recognize errors from too little memory, try again with less, and advise where nothing is left to try."""
+"""Recognize out-of-memory errors, retry with less, and advise where no retry is left."""
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
@@ -14,12 +14,12 @@ from tftq.train.checkpoint import random_state, restore_random_state
 
 Result = TypeVar("Result")
 
-# What stands, in lower case, in the messages of allocators that failed, beside the types that say so themselves.
+# Parts, in lower case, of the messages of failed allocators, beside the exception types for it.
 _MESSAGES = (
     "out of memory",  # the allocator's and the driver's own, of CUDA, ROCm, XPU and MPS
     "_alloc_failed",  # CUBLAS_STATUS_, CUDNN_STATUS_, CUSPARSE_STATUS_, CUSOLVER_STATUS_
     "_allocation_failed",  # CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ and _HOST_
-    "nvml_success == r internal assert failed",  # while the allocator asks NVML for what to say, under MIG
+    "nvml_success == r internal assert failed",  # while the allocator asks NVML for its message, under MIG
     "can't allocate memory",  # DefaultCPUAllocator
     "not enough memory",  # DefaultCPUAllocator on Windows
     "cannot allocate memory",  # the operating system
@@ -29,9 +29,9 @@ _MESSAGES = (
 
 
 def out_of_memory(error: BaseException) -> str | None:
-    """The allocator's own words in an error that comes from too little memory, whatever it was wrapped in; None for any other.
+    """Return the allocator's message of an out-of-memory error, wrapped or not; None for any other error.
 
-    An error of tftq is another: it says already what is to be done.
+    An error of tftq counts as another: its message already gives advice.
     """
     seen: set[int] = set()
     link: BaseException | None = error
@@ -50,13 +50,13 @@ def _says_so(error: BaseException) -> bool:
 
 
 def until_it_fits(work: Callable[[], Result], give_way: Callable[[str], None], device: torch.device) -> Result:
-    """Do some work, again and again with less until memory suffices.
+    """Do some work, and repeat it with less until memory suffices.
 
     Args:
-        work: what to do; begins anew at each call.
-        give_way: called with the allocator's words after an attempt that ran out of memory, when nothing holds its tensors any more; undoes
-            what it left, and sees to it that the next one needs less, or raises where it cannot.
-        device: whose unused memory is given back in between.
+        work: the work; starts anew at each call.
+        give_way: called with the allocator's message after an attempt that ran out of memory, when its tensors are free; undoes
+            the attempt, and makes the next one need less, or raises where it cannot.
+        device: the device whose unused memory is released in between.
     """
     while True:
         try:
@@ -65,8 +65,8 @@ def until_it_fits(work: Callable[[], Result], give_way: Callable[[str], None], d
             reason = out_of_memory(error)
             if reason is None:
                 raise
-        # Outside the handler: the error is gone here, and with it the frames that held the tensors of the attempt.
-        gc.collect()  # of those that cycles hold
+        # Outside the handler: the error is freed here, and with it the frames that held the tensors of the attempt.
+        gc.collect()  # tensors held by reference cycles
         give_way(reason)
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -77,7 +77,7 @@ def halve(tried: int, first: int, where: str, reason: str) -> tuple[int, str]:
 
     Args:
         tried: windows that were forwarded.
-        first: windows to a batch of the recipe.
+        first: the recipe's batch size.
         where: the place in the training, for the message.
         reason: the allocator's words.
 
@@ -100,7 +100,7 @@ def halve(tried: int, first: int, where: str, reason: str) -> tuple[int, str]:
 
 @contextmanager
 def explain_out_of_memory(words: str) -> Iterator[None]:
-    """Replace an error from too little memory by one that says `words`, where nothing can be tried again.
+    """Replace an out-of-memory error by one with the message `words`, where nothing can be retried.
 
     Raises:
         OutOfMemoryError: memory ran out within.
@@ -115,7 +115,7 @@ def explain_out_of_memory(words: str) -> Iterator[None]:
 
 
 class Snapshot:
-    """The state that computing gradients changes beside the gradients: random generators, and the ranges that quantizers observe.
+    """The state, beside the gradients, that computing them changes: random generators, and the ranges that quantizers observe.
 
     Ranges of weights are left out: they follow from the weights.
     """
@@ -126,7 +126,7 @@ class Snapshot:
         self._ranges = [(buffer, buffer.clone()) for quantizer in observing for buffer in quantizer.buffers()]
 
     def restore(self) -> None:
-        """Put everything back as it was."""
+        """Restore the state."""
         restore_random_state(self._random)
         for buffer, before in self._ranges:
             buffer.copy_(before)

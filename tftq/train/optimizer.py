@@ -14,7 +14,7 @@ from tftq.recipe.schema import OptimizerRecipe
 from tftq.train.adamw8bit import AdamW8bit
 from tftq.train.oom import explain_out_of_memory
 
-RANGES = "learned ranges"  # the param group of quantization ranges that are learned
+RANGES = "learned ranges"  # the param group of learned quantization ranges
 
 
 class _Place(NamedTuple):
@@ -32,7 +32,7 @@ class _Place(NamedTuple):
 
 
 def build_optimizer(model: nn.Module, recipe: OptimizerRecipe, *, range_lr: float | None = None) -> Optimizer:
-    """AdamW over every trainable parameter of a model, its moments in FP32 or, by `adamw8bit`, in 8 bits a block of 256.
+    """Build AdamW over every trainable parameter of a model, its moments in FP32 or, by `adamw8bit`, in 8 bits in blocks of 256.
 
     Weights decay; biases, norms and other vectors do not. A pattern of `recipe.groups` gives the parameters whose name it matches
     a learning rate of their own; where several match, the first in the recipe counts. Each group stores its `name` and its
@@ -44,7 +44,7 @@ def build_optimizer(model: nn.Module, recipe: OptimizerRecipe, *, range_lr: floa
         range_lr: the learning rate of the model's learned ranges, which are a group of their own; None where it has none.
 
     Raises:
-        RecipeError: a pattern gets no parameter, so that it would have no effect.
+        RecipeError: a pattern matches no parameter, so that it would have no effect.
     """
     _refuse_idle_patterns(model, recipe)
     groups: dict[_Place, list[nn.Parameter]] = {}
@@ -55,7 +55,7 @@ def build_optimizer(model: nn.Module, recipe: OptimizerRecipe, *, range_lr: floa
     made = [_group(place, parameters, recipe, rates) for place, parameters in groups.items()]
     if recipe.name == "adamw8bit":
         return AdamW8bit(made, lr=recipe.lr)
-    return AdamW(made, lr=recipe.lr, fused=True)  # fused: one kernel a group, and no temporary as large as the largest parameter
+    return AdamW(made, lr=recipe.lr, fused=True)  # fused: one kernel per group, and no temporary as large as the largest parameter
 
 
 def step_optimizer(optimizer: Optimizer, scaler: GradScaler, where: str) -> bool:
@@ -96,7 +96,7 @@ def _group(place: _Place, parameters: list[nn.Parameter], recipe: OptimizerRecip
 
 
 def _places(model: nn.Module, patterns: Iterable[str], ranges: Iterable[nn.Parameter]) -> Iterator[tuple[nn.Parameter, _Place]]:
-    """Each trainable parameter once, shared ones under their first name, with the group it belongs to."""
+    """List each trainable parameter once, shared ones under their first name, with its group."""
     learned = set(ranges)  # parameters compare by identity
     for name, parameter in model.named_parameters():
         if parameter in learned:
@@ -107,7 +107,7 @@ def _places(model: nn.Module, patterns: Iterable[str], ranges: Iterable[nn.Param
 
 
 def _decays(model: nn.Module, name: str, parameter: nn.Parameter) -> bool:
-    """Whether it is a weight; the biases and norms of many variables at once are no vectors, so that names count too."""
+    """Return whether a parameter is a weight; stacked biases and norms of variables are no vectors, so names count too."""
     owner, _, leaf = name.rpartition(".")
     of_norm = type(model.get_submodule(owner)).__name__.endswith("Norm")
     return parameter.ndim >= 2 and not of_norm and not any(word in leaf for word in ("bias", "norm", "intercept"))

@@ -20,7 +20,7 @@ from tftq.train.validate import Validator
 
 
 class Resumable(NamedTuple):
-    """What a training changes as it goes, and a checkpoint must hold beside the random generators."""
+    """The changing state of a training that a checkpoint must hold, beside the random generators."""
 
     model: nn.Module
     optimizer: Optimizer
@@ -30,12 +30,12 @@ class Resumable(NamedTuple):
 
 
 class Checkpoints:
-    """checkpoints/last.pt, from which a training resumes, and checkpoints/best.pt, the weights that it leaves.
+    """checkpoints/last.pt, from which a training resumes, and checkpoints/best.pt, the weights that it ends with.
 
     Args:
         folder: of the training; made where missing.
         recipe: the text of the recipe, kept in both files.
-        identity: what must be the same for last.pt to be resumed, see `identity`.
+        identity: must be the same for last.pt to be resumed, see `identity`.
     """
 
     def __init__(self, folder: Path, recipe: str, identity: Mapping[str, Sequence[str]]) -> None:
@@ -46,7 +46,7 @@ class Checkpoints:
 
     @property
     def resume_point(self) -> str:
-        """Where a resumed training begins, as a phrase."""
+        """Return where a resumed training begins, as a phrase."""
         return "from its beginning" if self._saved is None else "at epoch {}, update {}".format(*self._saved)
 
     def save_best(self, model: nn.Module, validation: Validation, epoch: int) -> None:
@@ -61,7 +61,7 @@ class Checkpoints:
         return Validation(**content["validation"]), content["epoch"]
 
     def save_last(self, training: Resumable) -> None:
-        """Save everything that a training needs to be resumed."""
+        """Save everything needed to resume a training."""
         content = {
             "recipe": self._recipe,
             "plan": self._identity,

@@ -1,4 +1,4 @@
-"""The order in which training sees its windows: a permutation of its own for every epoch, resumable at any update."""
+"""The order of windows in training: a new permutation for every epoch, resumable at any update."""
 
 import math
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 class Sampler:
-    """Shuffles windows and cuts them into the groups that one update each is computed from.
+    """Shuffles windows and splits them into groups, one per update.
 
     Args:
         windows: how many there are.
-        group: windows to one update; the last group of an epoch holds what is left.
-        seed: of the permutations; the order of an epoch depends on (seed, epoch) and on nothing else.
+        group: windows per update; the last group of an epoch holds the rest.
+        seed: of the permutations; the order of an epoch depends on (seed, epoch) alone.
     """
 
     def __init__(self, windows: int, group: int, seed: int) -> None:
@@ -23,10 +23,10 @@ class Sampler:
 
     @property
     def groups_per_epoch(self) -> int:
-        """Groups, and so attempted updates, of one epoch."""
+        """Count the groups, and so attempted updates, of one epoch."""
         return math.ceil(self.windows / self.group)
 
     def groups(self, epoch: int, position: int = 0) -> Iterator[Tensor]:
-        """The groups of an epoch from number `position` on, each an int64 tensor of window indices."""
+        """Yield the groups of an epoch from number `position` on, each an int64 tensor of window indices."""
         order = torch.from_numpy(np.random.default_rng([self.seed, epoch]).permutation(self.windows))
         yield from order.split(self.group)[position:]

@@ -32,12 +32,12 @@ class Schedule:
 
     @classmethod
     def of(cls, recipe: ScheduleRecipe, total: int) -> Self:
-        """The schedule over `total` updates, its parts rounded to whole updates; a tie goes to the warm-up."""
+        """Make the schedule over `total` updates, its parts rounded to whole updates; a tie goes to the warm-up."""
         warmup = round(recipe.warmup * total)
         return cls(total, warmup, min(round(recipe.cooldown * total), total - warmup), recipe.floor)
 
     def factor(self, update: int) -> float:
-        """What the base learning rates are multiplied by at `update`, counted from 0, applied updates only."""
+        """Return the factor on the base learning rates at `update`, counted from 0, applied updates only."""
         assert 0 <= update < self.total, f"update {update} of {self.total}"
         if update < self.warmup:
             return self.floor + (1 - self.floor) * update / self.warmup
@@ -51,7 +51,7 @@ class Schedule:
         factor = self.factor(update)
         for group in optimizer.param_groups:
             lr = group["base_lr"] * factor
-            if isinstance(group["lr"], Tensor):  # of optimizers that are compiled or captured: the tensor itself must stay
+            if isinstance(group["lr"], Tensor):  # in compiled or captured optimizers: the tensor itself must stay
                 group["lr"].fill_(lr)
             else:
                 group["lr"] = lr

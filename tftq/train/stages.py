@@ -1,4 +1,4 @@
-"""From a recipe to the settings of each of its stages of training, and the phases of quantization-aware training."""
+"""Derive the settings of each stage of training from a recipe, and the phases of quantization-aware training."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ FREEZE_SHARE = 0.5  # of all updates, before the ranges stay
 
 @dataclass(frozen=True)
 class StageSettings:
-    """What a stage of training trains by.
+    """The settings of a stage of training.
 
     Args:
         name: of the stage, a key of `STAGES`.
@@ -24,7 +24,7 @@ class StageSettings:
         batch_size: windows to a batch.
         accumulate: batches to an update.
         precision: the number format.
-        clip_norm: what the norm of an update's gradients is clipped to; None for no clipping.
+        clip_norm: the limit on the norm of an update's gradients; None for no clipping.
         optimizer: the optimizer, its learning rates and weight decay.
         schedule: the learning rate's course.
         validate: how often, where and in which batches to validate.
@@ -33,7 +33,7 @@ class StageSettings:
         checkpoint_every: updates between checkpoints, beside the one of each epoch.
         range_lr: the learning rate of learned quantization ranges; None where none are learned.
         best_from: the first update whose model may be the best one; QAT begins at the update that quantizes everything.
-        keep_start: the model as it comes counts as epoch 0, and is what is left where no epoch improves on it.
+        keep_start: the given model counts as epoch 0, and is the result where no epoch improves on it.
         forward_batch: windows to a forward pass, at most `batch_size`, which is the default. Fewer need less memory; an update is computed
             from the same windows, and its gradients are the same apart from rounding. Halved where memory runs out.
         offload: where `validate.offload_optimizer` is auto, whether the optimizer's state leaves a GPU during validation from the start.
@@ -109,7 +109,7 @@ def float_settings(train: TrainRecipe, validate: ValidateRecipe, *, seed: int) -
 def _fine_tuning(recipe: Recipe, name: str, section: PruneRecipe | QatRecipe, *, range_lr: float | None = None) -> StageSettings:
     """Return the settings of a stage that trains a changed model further: no early end, and one learning rate for all but ranges.
 
-    The param groups of training have rates that are meant for training.
+    The rates of training's param groups are meant for training alone.
     """
     train = recipe.train
     optimizer = OptimizerRecipe(

@@ -17,11 +17,11 @@ class Training:
         updates: applied updates.
         skipped: FP16 steps that overflowed and were not applied.
         samples_per_s: windows trained on in a second of training, validation and checkpoints not counted.
-        best_epoch: the epoch whose weights the model holds, counted from 1; 0 is the model as it came.
+        best_epoch: the epoch whose weights the model holds, counted from 1; 0 is the initial model.
         validation: the validation of that epoch.
         batch_size: windows to a forward pass at the end.
-        out_of_memory: how often memory ran out, and the work was done again in smaller parts.
-        start_loss: the validation loss of the model as it came, where that counted as epoch 0.
+        out_of_memory: how often memory ran out, and the work was repeated in smaller parts.
+        start_loss: the validation loss of the initial model, where that counted as epoch 0.
     """
 
     updates: int
@@ -34,7 +34,7 @@ class Training:
     start_loss: float | None = None
 
     def summary(self) -> TrainingSummary:
-        """Give it the form that it has in summary.json."""
+        """Convert it to its form in summary.json."""
         return TrainingSummary(
             updates=self.updates,
             skipped_updates=self.skipped,
@@ -52,7 +52,7 @@ class Epoch:
     """Sums over the updates of one epoch so far."""
 
     windows: int = 0
-    loss: float = 0.0  # Σ loss of a window
+    loss: float = 0.0  # Σ loss over windows
     norm: float = 0.0  # Σ gradient norm of the applied updates, before clipping
     applied: int = 0
     skipped: int = 0
@@ -62,16 +62,16 @@ class Epoch:
 
 @dataclass
 class State:
-    """Where a training stands, beside its model, optimizer, scaler and random generators."""
+    """The progress of a training, beside its model, optimizer, scaler and random generators."""
 
     batch_size: int  # windows to a forward pass; halved where memory runs out
     update: int = 0  # applied updates so far, and so the number of the next one
     epoch: int = 1
     position: int = 0  # groups of this epoch that have been used
-    start_loss: float | None = None  # of the model as it came, where that is validated
+    start_loss: float | None = None  # of the initial model, where that is validated
     best_loss: float = math.inf
     best_epoch: int = 0
-    patient_since: int = 0  # the epoch that early stopping counts from
+    patient_since: int = 0  # the epoch from which early stopping counts
     stopped: bool = False
     skipped: int = 0
     windows: int = 0
@@ -81,7 +81,7 @@ class State:
 
     @property
     def where(self) -> str:
-        """Where the training stands, for messages."""
+        """Return the progress of the training, for messages."""
         return f"epoch {self.epoch}, update {self.update}"
 
     def load(self, saved: dict[str, Any]) -> None:
@@ -90,7 +90,7 @@ class State:
             setattr(self, name, value)
 
     def announce_shortage(self, message: str) -> None:
-        """Count one time that memory ran out, and warn of what was done about it."""
+        """Count a memory shortage, and warn of its remedy."""
         self.sums.out_of_memory += 1
         warnings.warn(message, stacklevel=2)
 
@@ -100,7 +100,7 @@ class State:
         Args:
             loss: of the validation.
             patience: epochs without improvement before stopping; None for no early end.
-            too_early: whether this epoch can neither be the best one nor try anyone's patience.
+            too_early: whether this epoch can neither be the best one nor count against the patience.
 
         Returns:
             Whether it is the best one.
@@ -114,7 +114,7 @@ class State:
         return best
 
     def next_epoch(self) -> None:
-        """Add the epoch's sums to those of the training, and begin another epoch."""
+        """Add the epoch's sums to those of the training, and begin the next epoch."""
         self.skipped += self.sums.skipped
         self.windows += self.sums.windows
         self.seconds += self.sums.seconds
@@ -122,7 +122,7 @@ class State:
         self.epoch, self.position, self.sums = self.epoch + 1, 0, Epoch()
 
     def result(self, validation: Validation, best_epoch: int) -> Training:
-        """Return the result of the training, given its best epoch and the validation of it."""
+        """Return the result of the training, given its best epoch and that epoch's validation."""
         rate = self.windows / self.seconds
         return Training(
             self.update, self.skipped, rate, best_epoch, validation, self.batch_size, self.out_of_memory, start_loss=self.start_loss

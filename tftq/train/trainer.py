@@ -1,4 +1,4 @@
-"""The training loop, of float training and of quantization-aware training alike."""
+"""The training loop of float training and quantization-aware training."""
 
 import time
 from collections.abc import Callable
@@ -30,15 +30,15 @@ from tftq.train.validate import Validator
 
 
 class Trainer:
-    """Trains a model, and leaves metrics.jsonl and checkpoints/ in a folder.
+    """Trains a model, and writes metrics.jsonl and checkpoints/ to a folder.
 
     Args:
         model: a forecaster; modules of it that are in eval mode stay in it.
         data: the windows.
         settings: of the stage of training.
-        place: where to compute and write.
-        on_update: called with the number of an update before it is computed, and again if FP16 skipped it; what it sets must follow
-            from that number alone, since a resumed training starts at any number.
+        place: the device and the folder.
+        on_update: called with the number of an update before it is computed, and again if FP16 skipped it; its settings must depend
+            on that number alone, since a resumed training starts at any number.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class Trainer:
             resume: continue from checkpoints/last.pt, as if there had been no interruption.
 
         Raises:
-            NonFiniteError: a loss, a gradient or a validation forecast is not finite; says where.
+            NonFiniteError: a loss, a gradient or a validation forecast is not finite; names the place.
             CheckpointError: the checkpoint to resume from is missing, damaged, or of another model, data or schedule.
-            OutOfMemoryError: memory does not suffice, one window at a time either.
-            KeyboardInterrupt: with a note of where `resume` continues.
+            OutOfMemoryError: memory does not suffice even for one window at a time.
+            KeyboardInterrupt: with a note on where `resume` continues.
         """
         assert self.model.training, "the model is in eval mode: call model.train() before training"
         state = self.state
@@ -111,7 +111,7 @@ class Trainer:
 
     def _resume(self) -> None:
         random = self.checkpoints.load_last(self._resumable)
-        self.on_update(max(self.state.update - 1, 0))  # what it sets is not in the checkpoint
+        self.on_update(max(self.state.update - 1, 0))  # its settings are not in the checkpoint
         self.metrics.truncate(self.state.epoch - 1)  # an interruption can fall between a line and its checkpoint
         restore_random_state(random)
 
@@ -160,7 +160,7 @@ class Trainer:
         bar.update(loss, self.optimizer.param_groups[0]["lr"])
 
     def _gradients(self, group: Tensor) -> tuple[float, float]:
-        """Compute the gradients of a group; where memory runs out do it again, from the beginning, fewer windows at a time.
+        """Compute the gradients of a group; where memory runs out, start again with fewer windows at a time.
 
         Up to here no parameter and no optimizer state has changed, so that an attempt can be undone and its windows and dropout are the
         same again.
@@ -181,7 +181,7 @@ class Trainer:
         return until_it_fits(lambda: self._attempt(group), give_way, self.precision.device)
 
     def _attempt(self, group: Tensor) -> tuple[float, float]:
-        """Leave a group's gradients, unscaled and clipped; returns the loss of a window and the gradients' norm before clipping."""
+        """Compute a group's gradients, unscaled and clipped; returns the mean loss and the gradients' norm before clipping."""
         size = self.state.batch_size
         total = torch.zeros((), device=self.precision.device)
         for offset, indices in zip(range(0, len(group), size), group.split(size), strict=True):
@@ -191,7 +191,7 @@ class Trainer:
             loss = quantile_loss(forecast, batch.target, self.quantiles, self.model.target_scale)
             loss = loss * (len(indices) / len(group))  # so that the sum is the mean over the group, ragged batches included
             if self.applied is not None:
-                self._require_finite(loss.item(), 0.0, group)  # what is not finite must not be applied
+                self._require_finite(loss.item(), 0.0, group)  # non-finite gradients must not be applied
             self.scaler.scale(loss).backward()
             total += loss.detach()
             self._record_batch(offset)
@@ -211,7 +211,7 @@ class Trainer:
         require_finite(loss, 0.0 if skips else norm, self.model, batches, self.precision, self.state.where)
 
     def _record_batch(self, offset: int) -> None:
-        """Leave a record of a forward pass over the windows from `offset` of the group; batches count as if none had been lowered."""
+        """Record memory after a forward pass over the group's windows from `offset`; batches are counted at the recipe's size."""
         number, into = divmod(offset, self.settings.batch_size)
         number += self.state.position * self.settings.accumulate
         if into < self.state.batch_size and number % self.settings.memory_every == 0:  # the first forward pass of its batch

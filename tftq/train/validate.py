@@ -1,4 +1,4 @@
-"""Validation during training: where it computes, in which batches, and where the optimizer's state is meanwhile."""
+"""Validation during training: its device, its batches, and the place of the optimizer's state meanwhile."""
 
 import copy
 import warnings
@@ -25,18 +25,18 @@ CPU = torch.device("cpu")
 
 
 class Validator:
-    """Validates a model while it is being trained, and remembers what worked in the memory at hand.
+    """Validates a model during its training, and remembers which settings fit into memory.
 
-    Where memory runs out a validation begins anew: first without the optimizer's state on the device, then in halved batches, at last on
-    the CPU; the first and the last only where the recipe says `auto`. Later validations begin with what worked.
+    Where memory runs out a validation starts again: first without the optimizer's state on the device, then in halved batches, at last on
+    the CPU; the first and the last only where the recipe has `auto`. Later validations begin with the settings that fit.
 
     Args:
-        model: what is trained.
-        windows: what to forecast.
+        model: the model in training.
+        windows: to forecast.
         settings: of the stage of training.
         precision: the format and device of training.
-        optimizer: whose state can leave the device.
-        announce: called with a message about every step taken for lack of memory.
+        optimizer: its state can leave the device.
+        announce: called with a message on every step taken for lack of memory.
     """
 
     def __init__(
@@ -51,38 +51,38 @@ class Validator:
     ) -> None:
         self.model, self.windows, self.optimizer = model, windows, optimizer
         self.settings, self.precision, self.announce = settings.validate, precision, announce
-        self.largest: int | None = None  # batch that memory sufficed for, where it did not for the one asked for
+        self.largest: int | None = None  # batch that fits into memory, where the requested one does not
         self.on_cpu = precision.device.type == "cpu" or self.settings.device == "cpu"
         when = self.settings.offload_optimizer
         self.offload = when == "always" or (when == "auto" and settings.offload and not self.on_cpu)
         self._warn_of_surprises()
 
     def __call__(self, forward: int, bar: TrainingBar, record: Callable[[str], None] = lambda phase: None) -> Validation:
-        """Validate the model as it is.
+        """Validate the model in its current state.
 
         Args:
-            forward: windows to a forward pass in training; as many are validated together where the recipe does not say otherwise.
-            bar: shows how far it is.
-            record: leaves a record of memory for a phase.
+            forward: windows per forward pass in training; the default for validation too.
+            bar: shows the progress.
+            record: records memory for a phase.
 
         Raises:
             NonFiniteError: a forecast is not finite.
-            OutOfMemoryError: memory does not suffice, whatever was tried.
+            OutOfMemoryError: memory does not suffice after all retries.
         """
         return until_it_fits(
             lambda: self._attempt(forward, bar, record), lambda reason: self._give_way(forward, reason), self.precision.device
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what worked in the memory at hand."""
+        """Return the settings that fit into memory."""
         return {"largest": self.largest, "on_cpu": self.on_cpu, "offload": self.offload}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with what `state_dict` returned."""
+        """Continue with the result of `state_dict`."""
         self.largest, self.on_cpu, self.offload = state["largest"], state["on_cpu"], state["offload"]
 
     def batch_size(self, forward: int) -> int:
-        """Windows validated together, where training forwards `forward`."""
+        """Return the validation batch size, where training forwards `forward` windows."""
         asked = self.settings.batch_size or forward
         return asked if self.largest is None else min(asked, self.largest)
 
@@ -138,7 +138,7 @@ class Validator:
 
 
 def copy_on_cpu(model: Model) -> Model:
-    """A copy of a model whose parameters and buffers lie in host memory; takes nothing of the device, and the model stays as it is."""
+    """Copy a model to host memory; takes no device memory, and the model stays unchanged."""
     copies: dict[int, Any] = {
         id(parameter): nn.Parameter(parameter.detach().to("cpu", copy=True), parameter.requires_grad) for parameter in model.parameters()
     }
@@ -148,16 +148,16 @@ def copy_on_cpu(model: Model) -> Model:
 
 @contextmanager
 def offloaded(optimizer: Optimizer) -> Iterator[None]:
-    """Hold the optimizer's state in host memory, and put it back bit for bit, step counters included.
+    """Hold the optimizer's state in host memory, and restore it bit for bit, step counters included.
 
-    The state stays complete meanwhile, so it can be saved; a step is refused, for it would mix devices.
+    The state stays complete meanwhile, so it can be saved; a step is refused, since it would mix devices.
 
     Args:
         optimizer: any optimizer whose state lies in tensors.
 
     Raises:
         RuntimeError: at a step taken meanwhile.
-        OutOfMemoryError: something else took the room that the state left; a step stays refused, since part of the state is away.
+        OutOfMemoryError: other tensors took the state's room; a step stays refused, since part of the state is missing.
     """
 
     def refuse(*_: object) -> None:
