@@ -83,7 +83,7 @@ def test_zoo(name: str) -> None:
 
 @needs_shared
 def test_a_real_contract() -> None:
-    newest(bars_recipe(SHARED / "es" / "ES_all_contracts.parquet", symbol="ESH4", warmup=20, lookback=30))
+    assert streamed(newest(bars_recipe(SHARED / "es" / "ES_all_contracts.parquet", symbol="ESH4", warmup=20, lookback=30)))
 
 
 @pytest.mark.parametrize("broken", [399, 395, 250, 30])

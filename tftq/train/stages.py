@@ -1,7 +1,7 @@
 """Derive the settings of each stage of training from a recipe, and the phases of quantization-aware training."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tftq.errors import QuantizationError
 from tftq.evaluate.precision import Name
@@ -115,19 +115,13 @@ def _fine_tuning(recipe: Recipe, name: str, section: PruneRecipe | QatRecipe, *,
     optimizer = OptimizerRecipe(
         name=train.optimizer.name, in_backward=train.optimizer.in_backward, lr=section.lr, weight_decay=train.optimizer.weight_decay
     )
-    return StageSettings(
+    return replace(
+        float_settings(train, recipe.validate, seed=recipe.seed),
         name=name,
-        seed=recipe.seed,
         epochs=section.epochs,
-        batch_size=train.batch_size,
-        accumulate=train.accumulate,
-        precision=train.precision,
-        clip_norm=train.clip_norm,
         optimizer=optimizer,
         schedule=section.schedule,
-        validate=recipe.validate,
-        memory_every=train.memory_every,
-        checkpoint_every=train.checkpoint_every,
+        patience=None,
         range_lr=range_lr,
         keep_start=STAGES[name].fine_tunes,
     )
