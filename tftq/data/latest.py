@@ -45,12 +45,12 @@ def newest_rows(recipe: BarsRecipe | TableRecipe, step: int) -> Tail:
     needed = warmup + recipe.lookback
     try:
         with pq.ParquetFile(recipe.path, buffer_size=READ_BYTES, pre_buffer=False) as file:
-            stream = _Stream(file, recipe)
-            newest = stream.newest(step, needed)
+            scan = _Scan(file, recipe)
+            newest = scan.newest(step, needed)
             count = min(newest.length, context + recipe.lookback)
             if count < 2:
                 raise NotStreamedError("its window is a single row, which does not tell the step between rows")
-            rows = stream.between(newest, newest.time - (count - 1) * step, newest.time + horizon * step)
+            rows = scan.between(newest, newest.time - (count - 1) * step, newest.time + horizon * step)
     except (pa.ArrowException, OSError) as error:
         raise NotStreamedError(f"it cannot be read in parts ({error})") from error
     note = None
@@ -66,7 +66,7 @@ class _Newest(NamedTuple):
     spans: list[tuple[int, int, int]]  # row group, first and last time in it
 
 
-class _Stream:
+class _Scan:
     """A parquet file in batches, restricted to the recipe's symbol if it has one."""
 
     def __init__(self, file: pq.ParquetFile, recipe: BarsRecipe | TableRecipe) -> None:
