@@ -61,14 +61,14 @@ def storage(census: Census, model: nn.Module, format: Format, kept: Collection[s
         kept: the layers that were to stay in floating point where the others are quantized.
     """
     if FORMATS[format].multiplies_integers:
-        return integrity(census, model, kept)
-    return stored_as_integers(census, kept) if FORMATS[format].weight_only else []
+        return _integrity(census, model, kept)
+    return _stored_as_integers(census, kept) if FORMATS[format].weight_only else []
 
 
-def integrity(census: Census, model: nn.Module, kept: Collection[str] = ()) -> list[Check]:
+def _integrity(census: Census, model: nn.Module, kept: Collection[str] = ()) -> list[Check]:
     """Check that products and weights are integers, except in the layers that were to stay in floating point, which do."""
     left = equals(f"products of float weights left{_beside(kept)}", census.float_weight_products, 0)
-    return [left, *stored_as_integers(census, kept), *_lstm_integrity(census, model, kept)]
+    return [left, *_stored_as_integers(census, kept), *_lstm_integrity(census, model, kept)]
 
 
 def _lstm_integrity(census: Census, model: nn.Module, kept: Collection[str]) -> list[Check]:
@@ -82,7 +82,7 @@ def _lstm_integrity(census: Census, model: nn.Module, kept: Collection[str]) -> 
     return checks
 
 
-def stored_as_integers(census: Census, kept: Collection[str] = ()) -> list[Check]:
+def _stored_as_integers(census: Census, kept: Collection[str] = ()) -> list[Check]:
     """Check that the weights alone are stored as integers, whatever the products make of them."""
     name = f"INT8 and INT4 share of the weights outside the LSTM{_beside(kept)}"
     share = at_least(name, census.integer_share_outside_lstm, INTEGER_SHARE)
