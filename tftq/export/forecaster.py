@@ -61,7 +61,7 @@ def export_model(
     """Write `<folder>/<format>.onnx` and what was proven of it, or nothing.
 
     Args:
-        model: a TFT in the table form; prepared and calibrated for the formats with integer weights.
+        model: a Mamba-2, or a TFT in the table form; prepared and calibrated for the formats with integer weights.
         format: the format.
         folder: where to; made where missing.
         validation: the windows to prove and to measure it with.

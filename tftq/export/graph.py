@@ -1,4 +1,4 @@
-"""From a model, a TFT in the table form, to ONNX bytes: traced, named, described, and stripped of what only the tracer needs."""
+"""From a forecaster to ONNX bytes: traced, named, described, and stripped of what only the tracer needs."""
 
 from collections.abc import Iterable, Mapping
 
@@ -28,7 +28,8 @@ def build_forecaster(model: Forecaster, format: Format, target: str, origin: Ori
     """An ONNX model: raw columns in, `forecast` [batch, horizon, quantiles] in the target's unit out, any batch size.
 
     Args:
-        model: a TFT in the table form; where prepared and calibrated, its weights are stored as INT8, and the products are of integers.
+        model: a Mamba-2, or a TFT in the table form; where prepared and calibrated, its weights are
+            stored as INT8, and the products are of integers.
         format: what it is called; those for a GPU compute products in FP16, of weights in INT8 too.
         target: the target's unit.
         origin: where it comes from; None where no run made it.

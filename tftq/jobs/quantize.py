@@ -30,7 +30,7 @@ class Quantizing:
 
     Args:
         recipe: how.
-        model: the float model; a TFT in the table form.
+        model: the float model; a Mamba-2, or a TFT in the table form.
         train: the training windows.
         device: where to compute.
         batch_size: windows to a forward pass.
