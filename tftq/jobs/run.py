@@ -86,7 +86,7 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
 
     data = load_datasets(recipe.data)
     data.notes.extend(_notes(recipe, len(data.train)))
-    phases = qat_schedule(recipe, len(data.train)) if recipe.quant.method == "qat" else None
+    schedule = qat_schedule(recipe, len(data.train)) if recipe.quant.method == "qat" else None
     planner = Planner(data.train.inputs, data.scaling, data.target_scaling, device, len(data.train), len(data.validation))
     plans = planner.within_budget(recipe)
     plan = RunPlan(plan_phases(recipe, planner, plans), recipe.memory, device)
@@ -94,10 +94,10 @@ def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None)
     job = ForecasterJob.open(recipe, device, data, plan, resume=resume, console=console, **more)
     _announce_plans(job)
     advice = "out of memory outside training, where no batch can be halved; lower model.hidden, or a TFT's model.knots, or free memory"
-    return job.train(lambda: _stages(job, phases), write_report, advice=advice)
+    return job.train(lambda: _stages(job, schedule), write_report, advice=advice)
 
 
-def _stages(job: ForecasterJob, phases: QatSchedule | None) -> ForecasterSummary:
+def _stages(job: ForecasterJob, schedule: QatSchedule | None) -> ForecasterSummary:
     """Train; prune and tabulate a TFT; calibrate, train quantized; and export after each stage that makes a format."""
     recipe, whole = job.recipe, job
     pruned = tables = sensitivity = qat = None
@@ -121,8 +121,8 @@ def _stages(job: ForecasterJob, phases: QatSchedule | None) -> ForecasterSummary
         quantizing = Quantizing(recipe.quant, model, job.data.train, job.device, training.batch_size)
         prepared, sensitivity = quantizing.quantize(job.folder, job.console)
         exported |= _export_from(job, prepared, "calibration")
-        if phases is not None:
-            tuned = _train_quantized(job, prepared, phases)
+        if schedule is not None:
+            tuned = _train_quantized(job, prepared, schedule)
             qat = FineTuningSummary(training=tuned.summary(), planned_peak_bytes=_planned_peak(job, "qat"))
             exported |= _export_from(job, prepared, "qat")
 
@@ -194,25 +194,25 @@ def _train(job: ForecasterJob, model: Forecaster) -> Training:
     return training
 
 
-def _train_quantized(job: ForecasterJob, prepared: Forecaster, phases: QatSchedule) -> Training:
+def _train_quantized(job: ForecasterJob, prepared: Forecaster, schedule: QatSchedule) -> Training:
     """Train the tables and everything else through fake quantization, in place."""
     if job.recipe.quant.qat.ranges == "learn":
         learn_ranges(prepared)
-    return _fine_tune(job, prepared, "qat", "trained quantized", phases)
+    return _fine_tune(job, prepared, "qat", "trained quantized", schedule)
 
 
-def _fine_tune(job: ForecasterJob, model: Forecaster, stage: str, words: str, phases: QatSchedule | None = None) -> Training:
+def _fine_tune(job: ForecasterJob, model: Forecaster, stage: str, words: str, schedule: QatSchedule | None = None) -> Training:
     """Train a changed model further, in place; it ends no worse than it began."""
     folder = job.folder.path / STAGES[stage].folder
     job.watch.timeline.stage = stage
     seed_everything(job.recipe.seed)  # exports in between draw random numbers too: which of them there are must not change training
     with job.watch.recording(model.train()):
-        training = _trainer(job, model, stage, folder, phases).fit(resume=_resumable(job, folder))
+        training = _trainer(job, model, stage, folder, schedule).fit(resume=_resumable(job, folder))
     job.console.print_line(validation_line(words, training, naive_q_risk(job.data.validation)))
     return training
 
 
-def _trainer(job: ForecasterJob, model: Forecaster, stage: str, folder: Path, phases: QatSchedule | None = None) -> Trainer:
+def _trainer(job: ForecasterJob, model: Forecaster, stage: str, folder: Path, schedule: QatSchedule | None = None) -> Trainer:
     recipe, plan = job.recipe, job.plans[stage]
     on_cpu = job.planner.validates_on_cpu(recipe, plan)
     settings = replace(
@@ -220,14 +220,14 @@ def _trainer(job: ForecasterJob, model: Forecaster, stage: str, folder: Path, ph
         validate=recipe.validate.model_copy(update={"device": "cpu"}) if on_cpu else recipe.validate,
         forward_batch=plan.batch_size,
         offload=job.planner.offloads(recipe, plan),
-        best_from=phases.fake_quant if phases else 0,
+        best_from=schedule.fake_quant if schedule else 0,
     )
     trainer = Trainer(
         model,
         TrainingData(job.data.train, job.data.validation, job.data.train.fingerprint()),
         settings,
         Workplace(folder, job.device, job.watch.timeline, identity(recipe)),
-        on_update=(lambda update: phases.apply(model, update)) if phases else (lambda update: None),
+        on_update=(lambda update: schedule.apply(model, update)) if schedule else (lambda update: None),
     )
     job.watch.follow(trainer.model, trainer.optimizer)
     return trainer
