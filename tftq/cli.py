@@ -12,15 +12,15 @@ from tftq.io import installed
 
 
 class Verb(Protocol):
-    """A module of `tftq.verbs`; imported when its verb is called, so that none waits for what another needs."""
+    """A module of `tftq.verbs`; imported when its verb is called, so that none waits for another's imports."""
 
     EPILOG: str | None
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add what the verb takes."""
+        """Add the verb's arguments."""
 
     def execute(self, chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-        """Do it and return the exit status."""
+        """Run the verb and return the exit status."""
 
 
 VERBS = {

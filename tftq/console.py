@@ -1,4 +1,4 @@
-"""How a command speaks and ends: lines and tables on its streams, warnings and errors on standard error, and its exit status."""
+"""The output and the end of a command: lines and tables, warnings and errors on standard error, and the exit status."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ class Console:
 
         Args:
             text: a line, or several.
-            style: of rich, as bold; only on a terminal.
+            style: of rich, such as bold; only on a terminal.
         """
         if self._quiet:
             return
@@ -61,7 +61,7 @@ class Console:
             self._render(table, soft_wrap=False)
 
     def _render(self, renderable: "RenderableType", *, soft_wrap: bool) -> None:
-        """Write what rich makes of it; not by rich itself, which ends the process where a pipe is closed."""
+        """Render by rich, and write the text here: rich would end the process where a pipe is closed."""
         from rich.console import Console as RichConsole
 
         width = self._width or (None if self.file.isatty() else PIPED_WIDTH)
@@ -86,7 +86,7 @@ class Messages:
         self.kept: list[str] = []
 
     def __call__(self, message: str) -> None:
-        """Print one."""
+        """Print a message."""
         if message not in self.kept and len(self.kept) < KEPT_MESSAGES:
             self.kept.append(message)
         self.console.print_line(f"  {message}")
@@ -101,11 +101,11 @@ def exit_status(command: Callable[[], int], *, refused: tuple[type[Exception], .
 
     Args:
         command: does the work and returns its exit status.
-        refused: errors in what the command was given; they take precedence over other errors.
+        refused: errors of the command's input; they take precedence over other errors.
         advice: added to the message where Ctrl-C, SIGTERM or a closed pipe interrupts the command.
 
     Returns:
-        The command's status, or 2 where it refused what it was given, 1 where it failed, 130 on Ctrl-C, 143 on SIGTERM, 141 where
+        The command's status, or 2 where it refused its input, 1 where it failed, 130 on Ctrl-C, 143 on SIGTERM, 141 where
         nobody reads its output any more.
     """
     with warnings.catch_warnings(), _terminable():
@@ -115,7 +115,7 @@ def exit_status(command: Callable[[], int], *, refused: tuple[type[Exception], .
             sys.stdout.flush()
             return status
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that what is still buffered can be written
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that buffered text can be written
             if advice:
                 with suppress(BrokenPipeError):  # where both streams go down that pipe
                     print(f"stopped, for nobody reads the output any more{advice}", file=sys.stderr)

@@ -1,20 +1,20 @@
-"""The errors that tftq raises for its users; each says what, where, what is allowed and what to do."""
+"""The errors that tftq raises for its users; each names what, where, what is allowed and what to do."""
 
 
 class TftqError(ValueError):
-    """The base of every error a user can cause and mend."""
+    """The base of every error that a user can cause and fix."""
 
 
 class RecipeError(TftqError):
-    """A recipe that does not say something runnable."""
+    """An invalid recipe."""
 
 
 class DataError(TftqError):
-    """A file, column or bar that cannot be used as it lies."""
+    """A file, column or bar that cannot be used."""
 
 
 class TooFewBarsError(DataError):
-    """Bars that are sound, and too few for what is asked of them."""
+    """Valid bars, but too few for the task."""
 
 
 class RunFolderError(TftqError):
@@ -42,7 +42,7 @@ class ProviderError(TftqError):
 
 
 class MetadataError(TftqError):
-    """A file that is no ONNX model, or a damaged one."""
+    """A file that is not an ONNX model, or a damaged one."""
 
 
 class PredictError(TftqError):
@@ -66,7 +66,7 @@ class AnswerError(TftqError):
 
 
 class CompareError(TftqError):
-    """Something given to be compared that is neither a recipe nor the folder of a run that came to its end."""
+    """An argument of compare that is neither a recipe nor the folder of a finished run."""
 
 
 class AgentError(TftqError):
@@ -74,12 +74,12 @@ class AgentError(TftqError):
 
 
 class OutOfMemoryError(TftqError):
-    """Memory that does not suffice, whatever was tried."""
+    """Memory that does not suffice after all retries."""
 
 
 class PlanError(TftqError):
-    """A run that will need more memory than its budget, however small its forward passes."""
+    """A run that needs more memory than its budget, however small its forward passes."""
 
 
 class MissingExtraError(TftqError):
-    """A package that an extra of tftq installs, and that is not installed."""
+    """A missing package that an extra of tftq installs."""

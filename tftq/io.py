@@ -10,29 +10,29 @@ from pathlib import Path
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A temporary name to write to, which takes the path's place at the end and is gone if anything failed.
+    """Yield a temporary path to write to, which replaces the path at the end and is removed if anything failed.
 
     Args:
-        path: the file; what lies there stays until the new one is whole.
+        path: the file; an existing one stays until the new one is complete.
     """
     part = path.with_name(path.name + ".part")
     try:
         yield part
         with part.open("r+b") as file:
-            os.fsync(file.fileno())  # or a power cut could leave the path to a file that is empty
+            os.fsync(file.fileno())  # or a power cut could leave an empty file
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file, hexadecimal."""
+    """Compute the SHA-256 of a file, hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def installed(package: str) -> str | None:
-    """The version of an installed package; None where it is not, as tftq itself when run from a checkout."""
+    """Return the version of an installed package; None where it is not, such as tftq itself when run from a checkout."""
     try:
         return version(package)
     except PackageNotFoundError:

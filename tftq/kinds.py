@@ -83,7 +83,7 @@ def plan(path: Path, overrides: Sequence[str] = (), console: Console | None = No
         path: a YAML file.
         overrides: `key=value` each.
         console: where to print the plan; by default nowhere.
-        progress: where to print what takes its time; by default nowhere.
+        progress: the console for steps that take long; by default none.
 
     Returns:
         The plan in plain types, with at least fits, budget_bytes and phases.

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-SMALLEST = 1e-3  # of the largest range: a unit that hardly ever answers is not blown up to the others'
+SMALLEST = 1e-3  # of the largest range: a unit that is hardly ever active is not scaled up to the others'
 
 
 @torch.no_grad()
@@ -13,11 +13,11 @@ def equalize(layers: Sequence[nn.Module], batches: Iterable[Tensor]) -> None:
     """Bring the ranges of the hidden units of a network of linear layers with ReLU between them nearer to each other, in place.
 
     A unit is divided by the square root of its range among its layer's, and the weights that read it are multiplied by that. ReLU lets such
-    a factor through, so that the network computes what it did; half the way leaves the weights' own ranges even.
+    a factor through, so that the network's function stays the same; the square root keeps the weights' own ranges even.
 
     Args:
         layers: in order, linear layers and ReLUs by turns.
-        batches: what enters the first one, [batch, inputs] each.
+        batches: inputs of the first one, [batch, inputs] each.
     """
     linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
     assert all(isinstance(layer, nn.ReLU) for layer in layers[1::2]) and len(linear) == (len(layers) + 1) // 2
@@ -27,7 +27,7 @@ def equalize(layers: Sequence[nn.Module], batches: Iterable[Tensor]) -> None:
             x = layer(x).relu()
             torch.maximum(highest, x.amax(0), out=highest)
     for before, after, highest in zip(linear, linear[1:], ranges, strict=False):
-        if highest.max() == 0:  # no unit ever answered
+        if highest.max() == 0:  # no unit was ever active
             continue
         factor = (highest / highest.max()).clamp(min=SMALLEST).sqrt()
         before.weight.div_(factor[:, None])

@@ -27,7 +27,7 @@ from tftq.serve.session import feeds, open_session
 from tftq.spec.formats import FORMATS, Format
 from tftq.spec.metadata import AgentMetadata, InputColumn, Origin
 
-AGREEMENT = 0.99  # of the positions that a file chooses, those that the trained policy would choose too, or nearly
+AGREEMENT = 0.99  # share of a file's positions that the trained policy would choose too, or nearly
 NEAR = 0.01  # of the spread of the scores: between two that are closer, rounding decides
 
 
@@ -37,8 +37,8 @@ class ExportedPolicy(Proven):
 
     Attributes:
         path, proof: see `tftq.export.publish.Proven`.
-        agreement: share of the validation bars and positions held at which it chooses what the policy chooses as it was trained.
-        earnings: what it earns on the validation windows.
+        agreement: share of the validation bars and positions held at which it chooses as the trained policy does.
+        earnings: its earnings on the validation windows.
     """
 
     agreement: float
@@ -46,7 +46,7 @@ class ExportedPolicy(Proven):
 
     @property
     def found(self) -> dict[str, object]:
-        """The figures of its decisions, in plain types."""
+        """Return the figures of its decisions, in plain types."""
         return {"agreement": self.agreement, "val": asdict(self.earnings)}
 
 
@@ -55,7 +55,7 @@ def quantize(policy: Policy, recipe: AgentQuantRecipe, train: Windows) -> Policy
 
     Args:
         policy: on the CPU.
-        recipe: how many windows, and how a range comes from what they show.
+        recipe: the number of windows, and the calibration method.
         train: the training windows.
 
     Raises:
@@ -79,20 +79,20 @@ def export_policy(
     algorithm: str,
     origin: Origin,
 ) -> ExportedPolicy:
-    """Write `<folder>/<format>.onnx` and what was proven of it, or nothing.
+    """Write `<folder>/<format>.onnx` and its proof, or nothing.
 
     Args:
         policy: on the CPU; calibrated for the format with integer weights.
         trained: as it was trained.
         format: the format.
-        folder: where to; made where missing.
+        folder: the folder to write to; created if missing.
         validation: the windows to prove and to measure it with.
         rewards: of the same windows.
         algorithm: that trained it.
-        origin: where the file comes from.
+        origin: the file's run and data.
 
     Raises:
-        GateError: the file is not what it should be; no file with its name is left.
+        GateError: the file failed a check; no file with its name is left.
     """
     path, proof = folder / FORMATS[format].files[0], folder / FORMATS[format].proof_file
     with to_be_proven(path, proof=proof) as unproven:
@@ -110,8 +110,8 @@ def build_policy(policy: Policy, algorithm: str, format: Format, origin: Origin 
     Args:
         policy: where it is calibrated, its weights are stored as INT8, and the products are of integers.
         algorithm: that trained it.
-        format: what it is called.
-        origin: where it comes from; None where no run made it.
+        format: its name.
+        origin: its run and data; None where no run made it.
 
     Returns:
         The serialized model; the same for the same policy.

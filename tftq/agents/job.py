@@ -1,4 +1,4 @@
-"""The run of an agent: from a recipe to a trained policy, quantized, checked and exported, and a report."""
+"""Run an agent's recipe: train a policy, quantize, export and check it, and report."""
 
 import time
 from collections.abc import Callable
@@ -29,15 +29,15 @@ EXTRA = ("gymnasium", "stable_baselines3")
 
 
 def run_agent(recipe: AgentRecipe, *, resume: bool = False, console: Console | None = None) -> AgentSummary:
-    """Do everything an agent's recipe says.
+    """Run a recipe of an agent.
 
     Args:
-        recipe: what to do.
+        recipe: of the run.
         resume: refused, see below.
         console: where to print; standard output by default.
 
     Returns:
-        What summary.json holds.
+        The content of summary.json.
 
     Raises:
         AgentError: Stable-Baselines3 is not installed.
@@ -92,7 +92,7 @@ def _carry_out(job: TrainingJob[AgentRecipe], train: "Callable[..., tuple[Policy
 
 
 def _trainer() -> "Callable[..., tuple[Policy, list[Evaluation]]]":
-    """Import what trains, which needs an extra.
+    """Import the training module, which needs an extra.
 
     Raises:
         AgentError: the extra is not installed.
@@ -134,7 +134,7 @@ def _export(job: TrainingJob[AgentRecipe], policy: Policy, rewards: Rewards) -> 
 
 
 def _planned_peak(job: TrainingJob[AgentRecipe]) -> int:
-    """Return the planned peak in bytes, of what the run's probe counts."""
+    """Return the planned peak, in bytes, of the memory that the run's probe counts."""
     planned = {phase.phase: phase.peak.peak_bytes for phase in job.plan.phases}
     if job.watch.probe.source == "counter":  # which counts tensors; transitions are arrays
         planned["train"] -= buffer_bytes(job.recipe.agent, job.data.train.inputs)

@@ -86,7 +86,7 @@ class _Algorithm(NamedTuple):
         asked: outputs of each network that is only asked.
         transitions_bytes: in host memory.
         seen: observations of each transition that an update holds.
-        loss: of the networks, trained ones first, and what an update holds; as Stable-Baselines3 computes it.
+        loss: of the networks, trained ones first, and an update's data; as Stable-Baselines3 computes it.
     """
 
     trained: tuple[int, ...]
@@ -176,7 +176,7 @@ def plan_agent(recipe: AgentRecipe, console: Console, progress: Console) -> dict
     Args:
         recipe: of the run.
         console: where to print the plan.
-        progress: where to print what takes its time.
+        progress: the console for steps that take long.
 
     Returns:
         The plan in plain types.

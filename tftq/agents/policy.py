@@ -71,10 +71,10 @@ class Policy(nn.Module):
 
         Args:
             history: raw rows of the last bars [batch, lookback, columns].
-            position: the one held [batch, 1].
+            position: the current one [batch, 1].
 
         Returns:
-            [batch, 3], of `POSITIONS`: their values (DQN) or the logits of their probabilities (PPO); the highest is what to take.
+            [batch, 3], of `POSITIONS`: their values (DQN) or the logits of their probabilities (PPO); the highest is chosen.
         """
         scores: Tensor = self.layers(self.observation(history, position))
         return scores

@@ -24,7 +24,7 @@ class _AnyAgent(Section):
     lr: Positive = 3e-4
     gamma: Annotated[float, Ge(0), Lt(1)] = 0.9  # discount of the next bar's reward
     batch_size: Count = 64  # transitions to an update
-    cost_ticks: Ticks = 0.5  # what a unit of position costs to change, in ticks; a flip from long to short changes two
+    cost_ticks: Ticks = 0.5  # cost of changing a unit of position, in ticks; a flip from long to short changes two
     tick: Tick = 0.25  # the least step of the price
 
     @field_validator("evaluations")
@@ -104,12 +104,12 @@ class AgentQuantRecipe(Section):
 
     method: Literal["none", "ptq"] = "none"
     calibration_windows: Count = 256  # each with every position held
-    calibration: Calibration = "minmax"  # how a range comes from what was seen
-    percentile: Annotated[float, Gt(50), Le(100)] = 99.99  # of calibration percentile: what lies beyond, at each end, is left out
+    calibration: Calibration = "minmax"  # how a range follows from the observed values
+    percentile: Annotated[float, Gt(50), Le(100)] = 99.99  # of calibration percentile: values beyond it, at each end, are left out
 
     @property
     def formats(self) -> tuple[Format, ...]:
-        """The formats that the method makes, its purpose last."""
+        """Return the formats that the method makes, its result last."""
         return method_formats(self.method, "int8")
 
 

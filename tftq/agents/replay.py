@@ -1,4 +1,4 @@
-"""A replay buffer of rows instead of windows: each transition keeps where it was, and shares what was seen there with all others."""
+"""A replay buffer of rows instead of windows: each transition keeps its row, and shares the observed rows with all others."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ TRANSITION = np.dtype([("row", np.int64), ("held", np.int8), ("action", np.int8)
 class WindowReplayBuffer(BaseBuffer):
     """The transitions of one `TradingEnvironment`, fourteen bytes each; histories are gathered from the rows when they are sampled.
 
-    No transition ends an episode for good, see `TradingEnvironment`: the value of what follows always counts.
+    No transition ends an episode for good, see `TradingEnvironment`: the value of the next state always counts.
 
     Args:
         buffer_size: transitions that are kept, the newest.

@@ -24,7 +24,7 @@ def evaluation_line(epoch: int, steps: int, train_reward: float, earnings: Earni
 
 
 def in_words(earnings: Earnings) -> str:
-    """Describe what a sequence of positions earned."""
+    """Describe the earnings of a sequence of positions."""
     shares = f"{earnings.short:.0%} short, {earnings.flat:.0%} flat, {earnings.long:.0%} long"
     return f"net return {percent(earnings.net_return)}, {earnings.turnover} units of position changed, {shares}"
 
@@ -90,7 +90,7 @@ def _rows(models: Mapping[str, Mapping[str, Any]], baselines: Mapping[str, Mappi
 
 
 def _charts(evaluations: Sequence[Mapping[str, Any]], baselines: Mapping[str, Mapping[str, Any]]) -> list[Markup]:
-    """Draw what the policy earned at each evaluation."""
+    """Draw the policy's earnings at each evaluation."""
     steps = [f"{evaluation['steps']:,}" for evaluation in evaluations]
     net = {
         "policy": [100 * evaluation["val"]["net_return"] for evaluation in evaluations],

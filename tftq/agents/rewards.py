@@ -1,4 +1,4 @@
-"""Rewards: what a position earns at the next bar, net of the cost of changing it, and what a policy earns over many bars."""
+"""Rewards: a position's return over the next bar, net of the cost of changing it, and a policy's earnings over many bars."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Rewards:
 
     Args:
         windows: of bars; t is the last bar of a window's history.
-        cost_ticks: what a unit of position costs to change, in ticks.
+        cost_ticks: the cost of changing a unit of position, in ticks.
         tick: the least step of the price.
 
     Attributes:
@@ -50,7 +50,7 @@ class Rewards:
         return position * float(self.log_returns[window]) - abs(position - held) * float(self.costs[window])
 
     def earnings(self, positions: Tensor) -> "Earnings":
-        """Add up what a sequence of positions earns; nothing is held from one run to the next.
+        """Add up the earnings of a sequence of positions; nothing is held from one run to the next.
 
         Positions and costs are as in the ledger of `tftq.ensemble.backtest`, where a bar earns a share of the notional: here a log return.
 
@@ -67,7 +67,7 @@ class Rewards:
         return Earnings(len(positions), gross - cost, cost, int(changed.sum() + closed.sum()), *shares)
 
     def hold(self, position: int) -> "Earnings":
-        """Add up what one position earns that is taken at the start of each run and held to its last close."""
+        """Add up the earnings of one position taken at the start of each run and held to its last close."""
         return self.earnings(torch.full((len(self.log_returns),), position))
 
 
@@ -77,8 +77,8 @@ class Earnings:
 
     Attributes:
         bars: how many.
-        net_return: sum of the rewards less what it costs to be out at the end of each run, a log return.
-        cost: what of the gross return was paid for changes, those at the ends among them.
+        net_return: sum of the rewards less the cost of closing at the end of each run, a log return.
+        cost: the part of the gross return paid for changes, including those at the ends.
         turnover: units of position changed, at the ends too.
         short, flat, long: share of the bars.
     """
@@ -129,7 +129,7 @@ def follow_actions(chosen: Tensor, rewards: Rewards) -> Tensor:
 
 
 def measure_earnings(scores: Scores, windows: Windows, rewards: Rewards) -> Earnings:
-    """Measure what a policy earns on windows where it always takes the position with the highest score.
+    """Measure a policy's earnings on windows where it always takes the position with the highest score.
 
     Args:
         scores: of the policy.

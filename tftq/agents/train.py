@@ -43,7 +43,7 @@ class Evaluation:
         updates: of the optimizer so far.
         train_reward: mean reward of a bar in this part, a log return, random positions among them.
         loss: of the last update; None before the first one.
-        val: what the policy earns on the validation windows, its best positions taken.
+        val: the policy's earnings on the validation windows, its best positions taken.
     """
 
     epoch: int
@@ -68,7 +68,7 @@ class FeaturesExtractor(BaseFeaturesExtractor):
         self.scaled = ScaledObservation(scaling)
 
     def forward(self, observations: dict[str, Tensor]) -> Tensor:
-        """Args: observations as of `TradingEnvironment`, in a batch. Returns: [batch, lookback · columns + 1]."""
+        """Args: observations of `TradingEnvironment`, in a batch. Returns: [batch, lookback · columns + 1]."""
         scaled: Tensor = self.scaled(observations["history"], observations["position"])
         return scaled
 
@@ -152,7 +152,7 @@ def train_agent(
     device: torch.device,
     report: Callable[[Evaluation], None],
 ) -> tuple[Policy, list[Evaluation]]:
-    """Train an agent and leave metrics.jsonl, memory.jsonl and checkpoints/ in a run folder.
+    """Train an agent and write metrics.jsonl, memory.jsonl and checkpoints/ to a run folder.
 
     Args:
         agent: its settings.
@@ -164,10 +164,10 @@ def train_agent(
         report: called with every evaluation.
 
     Returns:
-        The policy as it was in the end, on the CPU and in eval mode, and every evaluation.
+        The final policy, on the CPU and in eval mode, and every evaluation.
 
     Raises:
-        NonFiniteError: a network gives a number that is not finite, or the loss is none; evaluations before are in the folder.
+        NonFiniteError: a network's output or the loss is not finite; earlier evaluations are in the folder.
     """
     learner = build_learner(agent, data, seed=seed, device=device)
     policy = policy_of(learner, data)
@@ -267,7 +267,7 @@ class _Course(BaseCallback):
         return float(loss)
 
     def _inspect(self, what: str, layer: nn.Module, inputs: object, output: Tensor) -> None:
-        """See every forward pass, before the learner makes positions, a distribution or a loss of it."""
+        """Check every forward pass, before the learner computes positions, a distribution or a loss from it."""
         if not output.isfinite().all():
             raise self._diverged(f"{what} are not finite")
 

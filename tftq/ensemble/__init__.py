@@ -1,1 +1,1 @@
-"""Several exported models under one memory budget, and one answer of theirs at every bar."""
+"""Run several exported models under one memory budget, and combine their answers on every bar."""

@@ -1,4 +1,4 @@
-"""The log of answers: written bar by bar, so that a restart loses none, and at the end one parquet file, whole."""
+"""The log of answers: written bar by bar, so that a restart loses none, and at the end one complete parquet file."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ def _plain(said: Reply) -> dict[str, Any]:
 
 
 class AnswerLog:
-    """Rows of answers in a file that only grows; a saved state holds how many of them it counts.
+    """Rows of answers in an append-only file; a saved state holds the number of rows that it covers.
 
     Args:
         folder: of the run; the log is `answers.arrows` there, in Arrow's streaming format.
         levels: of all members' quantiles, ascending.
-        rows: written before, to keep; later ones belong to no state and are dropped.
+        rows: earlier rows to keep; later ones belong to no state and are dropped.
 
     Raises:
         EnsembleError: there are fewer, or the file cannot be read.
@@ -101,7 +101,7 @@ class AnswerLog:
 
     def __init__(self, folder: Path, levels: Sequence[float], rows: int = 0) -> None:
         self._path, self._table, self._levels = folder / "answers.arrows", folder / "answers.parquet", tuple(levels)
-        if not self._path.is_file() and self._table.is_file():  # of a run that came to its end, and now goes on
+        if not self._path.is_file() and self._table.is_file():  # of a finished run that now continues
             self._reopen()
         self.rows = rows
         kept = _bytes_of(self._path, rows) if rows else 0
@@ -118,12 +118,12 @@ class AnswerLog:
         self.rows += batch.num_rows
 
     def flush(self) -> None:
-        """Write through to the disk, before a state counts the rows: they must survive a power cut."""
+        """Write through to the disk, before a state covers the rows: they must survive a power cut."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def finish(self) -> Path:
-        """Write all rows to answers.parquet, whole, and remove the log.
+        """Write all rows to answers.parquet, atomically, and remove the log.
 
         Returns:
             The table's path.
@@ -158,7 +158,7 @@ class AnswerLog:
 
 
 def _bytes_of(path: Path, rows: int) -> int:
-    """Return how many bytes of a log the first rows take."""
+    """Return the number of bytes of a log's first rows."""
     if not path.is_file():
         raise EnsembleError(f"{path.with_suffix('.parquet')}: is not there, nor {path.name}, of {rows} rows; begin anew in another out=...")
     with path.open("rb") as file:

@@ -23,7 +23,7 @@ class Answer:
         levels: of the quantiles, ascending, the median (0.5) among them; none where there are no quantiles.
 
     Raises:
-        AnswerError: a value that is not finite, a position out of range, quantiles out of order or of another shape than their levels.
+        AnswerError: a value that is not finite, a position out of range, quantiles out of order or not of their levels' shape.
     """
 
     position: float
@@ -67,10 +67,10 @@ class Answer:
 
         Args:
             scores: [positions], of an agent's policy.
-            positions: what each score is of.
+            positions: the position of each score.
 
         Raises:
-            AnswerError: not a score for each position, or one that is not finite.
+            AnswerError: not one score per position, or one that is not finite.
         """
         given = np.asarray(scores, np.float32)
         if given.shape != (len(positions),) or not np.isfinite(given).all():
@@ -79,7 +79,7 @@ class Answer:
 
     @property
     def median(self) -> np.ndarray:
-        """The median over the horizon, float32 [horizon]; of an answer with quantiles alone."""
+        """Return the median over the horizon, float32 [horizon]; only for answers with quantiles."""
         assert self.quantiles is not None
         median: np.ndarray = self.quantiles[:, self.levels.index(MEDIAN)]
         return median

@@ -1,6 +1,6 @@
 """Judge the answers over a span of bars: hits, forecast risk, and the return of the positions after costs.
 
-A position is taken at the close of the bar it was answered at and held to the next bar's close. It is a share of a notional that
+A position is taken at the close of its bar and held to the next bar's close. It is a share of a notional that
 stays the same (gains are not reinvested), so returns add up. Where a member gave no answer it holds nothing, and at the last bar of a
 segment everybody is out: no return is made over a gap, and no forecast is judged over one.
 """
@@ -21,13 +21,13 @@ from tftq.evaluate.metrics import ForecastMetrics, validation_summary
 from tftq.spec.quantiles import level_of
 
 COLUMNS = ("time", "segment", "close", "member", "step", "position")
-STRAY = 1.96  # standard errors that chance stays within, 19 times of 20
+STRAY = 1.96  # standard errors within which chance stays, 19 times of 20
 DAY_NS = 86_400_000_000_000
 
 
 @dataclass(frozen=True)
 class Bars:
-    """The bars that were answered at, in order of time.
+    """The answered bars, in order of time.
 
     Args:
         times: int64 nanoseconds UTC [bars].
@@ -44,7 +44,7 @@ class Bars:
 
     @property
     def ahead(self) -> np.ndarray:
-        """Number of bars of its segment after each, int64 [bars]."""
+        """Count the bars of its segment after each, int64 [bars]."""
         if not len(self):
             return np.zeros(0, np.int64)
         ends = np.flatnonzero(np.r_[np.diff(self.segments) != 0, True])  # the last row of each segment
@@ -54,11 +54,11 @@ class Bars:
 
     @property
     def starts(self) -> np.ndarray:
-        """The first row of each segment."""
+        """Return the first row of each segment."""
         return np.flatnonzero(np.r_[True, np.diff(self.segments) != 0])
 
     def returns(self, horizon: int) -> np.ndarray:
-        """Cumulative log returns of the next bars, float64 [bars, horizon]; NaN past the segment's end."""
+        """Compute cumulative log returns of the next bars, float64 [bars, horizon]; NaN past the segment's end."""
         steps = np.arange(1, horizon + 1)
         rows = np.minimum(np.arange(len(self))[:, None] + steps, len(self) - 1)  # [bars, horizon]
         return np.where(steps <= self.ahead[:, None], np.log(self.close[rows] / self.close[:, None]), np.nan)
@@ -80,7 +80,7 @@ class Ledger:
 
     @property
     def equity(self) -> np.ndarray:
-        """The sum of returns after costs, by the next bar's close."""
+        """Return the sum of returns after costs, up to the next bar's close."""
         sums: np.ndarray = (self.gross - self.costs).cumsum()
         return sums
 
@@ -101,7 +101,7 @@ def ledger(bars: Bars, position: np.ndarray, cost: float) -> Ledger:
     """
     last = bars.ahead == 0
     held = np.where(last | np.isnan(position), 0.0, position)
-    changed = np.abs(np.diff(held, prepend=0.0))  # each segment begins with nothing, for the one before ended so
+    changed = np.abs(np.diff(held, prepend=0.0))  # each segment begins without a position, as the one before ended
     move = np.where(last, 0.0, np.diff(bars.close, append=bars.close[-1]))
     return Ledger(held * move / bars.close, cost * changed / bars.close, changed)
 
@@ -111,12 +111,12 @@ class Score:
     """The score of one member's answers.
 
     Args:
-        answers: bars that it answered at.
-        hits: bars after which the price went to the side of the position, and `misses`, to the other side.
+        answers: number of answered bars.
+        hits: bars after which the price moved to the position's side, and `misses`, to the other side.
         flat: bars without a position, `unmoved`: with one, but the next close was the same; neither hits nor misses.
         gross_return: the sum of returns before costs, as a share of the notional.
         net_return: the same after costs.
-        max_drawdown: the farthest that the equity fell below the most it had been, the beginning included.
+        max_drawdown: the largest fall of the equity below its earlier maximum, the beginning included.
         turnover: the sum of all changes of the position: from -1 to 1 is 2.
         trades: bars at which the position changed.
         forecast: risk and coverage of its quantiles as in a run's summary, over the windows whose whole horizon lies in the segment, the
@@ -137,22 +137,22 @@ class Score:
 
     @property
     def hit_rate(self) -> float | None:
-        """Hits among hits and misses; None where there is neither."""
+        """Return the share of hits among hits and misses; None where there is neither."""
         judged = self.hits + self.misses
         return self.hits / judged if judged else None
 
 
 @dataclass(frozen=True)
 class Backtest:
-    """Every member's score, the ensemble's among them, beside buying and holding and the forecast of no change.
+    """The scores of every member and the ensemble, beside buying and holding and the forecast of no change.
 
     Args:
         bars: the bars that count.
         answered: bool [bars], at which any member answered.
-        since: int64 nanoseconds UTC, the last bar of training, and `learned`: how many up to it were left out; None where it is not known.
+        since: int64 nanoseconds UTC, the last bar of training, and `learned`: number of bars up to it, left out; None where not known.
         unsaid: members of which it is not known.
         horizon: steps of the longest forecast, 1 where there is none.
-        cost_ticks, tick: what a change of the position by 1 costs, in ticks, and a tick in the price's unit.
+        cost_ticks, tick: the cost of changing the position by 1, in ticks, and a tick in the price's unit.
         scores: by member.
         equity: by member, see `Ledger.equity`.
     """
@@ -170,13 +170,13 @@ class Backtest:
 
     @property
     def independent_windows(self) -> int:
-        """Number of windows of the horizon, after answered bars, that do not overlap and so have independent outcomes."""
+        """Count the windows of the horizon, after answered bars, that do not overlap and so have independent outcomes."""
         judged = self.answered & (self.bars.ahead > 0)
         return int((np.add.reduceat(judged, self.bars.starts, dtype=np.int64) // self.horizon).sum())
 
     @property
     def warning(self) -> str:
-        """Why nothing is proven, with the span and what it holds."""
+        """Explain why nothing is proven, with the span and its bars."""
         begin, end = int(self.bars.times[0]), int(self.bars.times[-1])
         judged = max(score.hits + score.misses for score in self.scores.values())
         chance = f"; by chance alone a hit rate over {judged:,} bars strays {STRAY / 2 / math.sqrt(judged):.1%} from 50%" if judged else ""
@@ -190,7 +190,7 @@ class Backtest:
         )
 
     def summary(self) -> dict[str, Any]:
-        """Return it as it stands in summary.json."""
+        """Return its form in summary.json."""
         return {
             "begin": iso(int(self.bars.times[0])),
             "end": iso(int(self.bars.times[-1])),
@@ -221,7 +221,7 @@ def backtest(table: pa.Table, *, cost_ticks: float, tick: float, since: int | No
 
     Raises:
         TooFewBarsError: no two bars in a row count.
-        DataError: a column that is not there, two rows that contradict each other about a bar, or a segment with a gap.
+        DataError: a missing column, two rows that contradict each other about a bar, or a segment with a gap.
     """
     if missing := [name for name in COLUMNS if name not in table.column_names]:
         raise DataError(f"answers lack the columns {', '.join(missing)}; wanted are {', '.join(COLUMNS)}, and P50 and others of forecasts")
@@ -268,7 +268,7 @@ class _Answers:
 
     @classmethod
     def read(cls, part: pa.Table, bars: Bars) -> "_Answers":
-        """Make the answers of a member's rows; levels and steps that not all of its forecasts have are left out.
+        """Build the answers from a member's rows; levels and steps that not all of its forecasts have are left out.
 
         Raises:
             DataError: two rows of one bar and step; 0, a position alone, and 1 are the same step.
@@ -317,7 +317,7 @@ def _baselines(anybody: np.ndarray, horizon: int) -> dict[str, _Answers]:
 
 
 def _score(bars: Bars, own: _Answers, book: Ledger) -> Score:
-    to_come = np.isfinite(own.position) & (bars.ahead > 0)  # answers that the next bar judges
+    to_come = np.isfinite(own.position) & (bars.ahead > 0)  # answers judged by the next bar
     side, move = np.sign(own.position[to_come]), np.sign(bars.returns(1)[to_come, 0])
     return Score(
         answers=int(np.isfinite(own.position).sum()),
@@ -335,8 +335,8 @@ def _score(bars: Bars, own: _Answers, book: Ledger) -> Score:
 
 
 def _by_member(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """Each member and its rows, in the order in which members come."""
-    import pyarrow.compute as pc  # 9 MB, which nothing needs before
+    """Yield each member and its rows, in order of appearance."""
+    import pyarrow.compute as pc  # 9 MB, not needed before
 
     for name in pc.unique(table["member"]).to_pylist():
         yield name, table.filter(pc.equal(table["member"], name))

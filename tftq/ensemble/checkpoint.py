@@ -18,15 +18,15 @@ from tftq.errors import EnsembleError
 from tftq.io import written_whole
 
 FILE = "state.npz"
-FORMAT = 5  # of what a state holds: one more whenever that changes
+FORMAT = 5  # of a state's content: increased whenever that changes
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A state as it was read.
+    """A state read from its file.
 
     Attributes:
-        notes: what is not an array: rows written, counters.
+        notes: values other than arrays: rows written, counters.
         arrays: the market's and the members', by `<owner>/<name>`.
     """
 
@@ -35,7 +35,7 @@ class Saved:
 
     @property
     def newest(self) -> int | None:
-        """The time of the newest bar, in nanoseconds UTC; None where there was none."""
+        """Return the time of the newest bar, in nanoseconds UTC; None where there was none."""
         market = self.of("market")
         return int(market["time"]) if market["segment"] >= 0 else None
 
@@ -46,12 +46,12 @@ class Saved:
 
 
 def save(folder: Path, market: Market, ensemble: Ensemble, **notes: Any) -> None:
-    """Write the state after a bar, whole or not at all; one file, arrays and JSON, no pickle.
+    """Write the state after a bar atomically; one file, arrays and JSON, no pickle.
 
     Args:
         folder: of the run.
-        market, ensemble: as they are after the bar.
-        notes: what else is to be kept, as plain types.
+        market, ensemble: after the bar.
+        notes: further values to keep, as plain types.
     """
     arrays: dict[str, Any] = {f"market/{key}": np.asarray(value) for key, value in market.state().items()}
     for member in ensemble.members:

@@ -21,7 +21,7 @@ from tftq.ensemble.rules import RULES
 from tftq.errors import NonFiniteError
 
 OK, WARMING_UP, FAILED, NOT_FINITE, LEFT_OUT, NO_ANSWER = "ok", "warming up", "failed", "not finite", "left out", "no answer"
-GIVEN_UP_AFTER = 10  # bars in a row without an answer, though it was asked
+GIVEN_UP_AFTER = 10  # consecutive bars without an answer, though it was run
 TIMED = 10_000  # bars whose times are kept
 
 
@@ -39,7 +39,7 @@ class BarAnswers:
 
     Args:
         time: of the bar, in nanoseconds UTC.
-        segment: which one it is of, from 0.
+        segment: the index of its segment, from 0.
         close: its price.
         replies: one of each.
     """
@@ -82,10 +82,10 @@ class Ensemble:
         members: in the recipe's order.
         weights: of the members.
         rule: a name of `RULES`.
-        minimum: members that must be of use at a bar.
-        residency: what brings them into memory.
-        at_once: members that are asked at a time, where all are in memory.
-        report: called with a message about a member that fails; once for each member and sort of failure.
+        minimum: members whose answers the rule must be able to use at a bar.
+        residency: loads them into memory.
+        at_once: members that run at a time, where all are in memory.
+        report: called with a message about a member that fails; once for each member and type of failure.
 
     Attributes:
         states: member -> state -> bars.
@@ -108,14 +108,14 @@ class Ensemble:
         self._in_a_row = dict.fromkeys(weights, 0)
         self.states: dict[str, Counter[str]] = {name: Counter() for name in (*weights, OWN)}
         self.latency = {name: Latency() for name in (*weights, OWN)}
-        self.unusable: dict[str, str] = {}  # member -> why the rule has no use for its answers
+        self.unusable: dict[str, str] = {}  # member -> why the rule cannot use its answers
         self.bars = 0
 
     def answer(self, market: Market) -> BarAnswers:
         """Run all members on the newest bar and combine their answers.
 
         Args:
-            market: as it is at the bar.
+            market: at the bar.
 
         Returns:
             Every member's reply, and the ensemble's.
@@ -155,7 +155,7 @@ class Ensemble:
         try:
             with self._residency.using(member):
                 found = member.answer(market)
-        except Exception as error:  # a member must not stop the others, whatever its model does; it is named and counted
+        except Exception as error:  # a member must not stop the others, whatever its model raises; it is named and counted
             found = error
         return _Attempt(found, time.perf_counter() - begun)
 
@@ -185,7 +185,7 @@ class Ensemble:
         self._pool.shutdown()
 
     def state(self) -> dict[str, Any]:
-        """Return what a restart needs beside the members' own states, as plain types."""
+        """Return the state for a restart, without the members' own states, as plain types."""
         counts = {name: dict(counter) for name, counter in self.states.items()}
         return {"bars": self.bars, "states": counts, "in_a_row": self._in_a_row, "unusable": self.unusable}
 
@@ -194,5 +194,5 @@ class Ensemble:
         self.bars = state["bars"]
         self.states = {name: Counter(counts) for name, counts in state["states"].items()}
         self.unusable = dict(state["unusable"])
-        # Who was given up is asked again: what ailed it, as memory or a file, may be mended.
+        # A member that was given up is run again: its problem, such as memory or a file, may be solved.
         self._in_a_row = {name: 0 if count >= GIVEN_UP_AFTER else count for name, count in state["in_a_row"].items()}

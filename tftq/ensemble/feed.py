@@ -29,7 +29,7 @@ SOURCE = "standard input"
 NEARER_IN_ANOTHER_UNIT = -np.log(FIXED_POINT) / 2  # of log prices from bar to bar
 STEPS_TO_FIND = 10  # gaps of a feed, of which one at least must be of the members' step
 LINES = "give JSON objects, or CSV below a line with the names of its columns, after a restart too"
-NO_FEED = 100  # lines in a row that say no bar: no more are left out, though the recipe says so, or a run would go on without answers
+NO_FEED = 100  # consecutive lines without a bar: no more are left out, whatever the recipe has, or a run would continue without answers
 BYTE_ORDER_MARK = "\ufeff"  # before the first line, where a feed was written as UTF-8 by some tools
 
 
@@ -41,15 +41,15 @@ class Feed:
         since  the time of 195: 195 to 199 are answered
         bars   188 to 199, since the answer at 195 looks back to 188
         before 138 to 187, since the features of 188 look back to 138
-        age    188: so many bars of the segment came before 188, the first of `bars`
+        age    188: the number of bars of the segment before 188, the first of `bars`
 
     Attributes:
         bars: the bars, those before the first answer included.
         since: the first bar that is answered, in nanoseconds UTC; None: every one.
-        before: bars of the segment of the first of `bars` that come before it and that its features look at.
+        before: bars of the segment before the first of `bars` that its features depend on.
         age: bars of that segment before the first of `bars`.
-        notes: what a user should know.
-        counts: why bars were left out -> how many, known when they have come.
+        notes: notes for the user.
+        counts: why bars were left out -> how many; complete at the end of the feed.
         fixed_point: whether prices of lines are whole numbers of a small unit, as the first bar says; None before it.
     """
 
@@ -67,10 +67,10 @@ def bars_of_file(recipe: BarsToAnswer, step: int, lookback: int, trained_until: 
 
     Args:
         recipe: the recipe's `data` part.
-        step: that members want between bars, in nanoseconds.
-        lookback: the most bars that any member looks back: so many come before the first answer, where the segment has them.
+        step: of the members, between bars, in nanoseconds.
+        lookback: the longest lookback of any member: so many bars come before the first answer, where the segment has them.
         trained_until: the time of the last bar that any member was trained on, for `data.unseen`.
-        after: the newest bar that was answered before a restart: whatever `data.last` and `data.unseen` say, every later one is answered.
+        after: the newest bar that was answered before a restart: every later one is answered, regardless of `data.last` and `data.unseen`.
 
     Raises:
         DataError: a file, column or value that cannot be used, or no bar.
@@ -127,13 +127,13 @@ def bars_of_lines(lines: Iterable[str], recipe: BarsToAnswer, step: int, report:
     """Read bars from lines, each a JSON object, or a CSV line below one with the names of the columns.
 
     Args:
-        lines: as they come.
+        lines: as they arrive.
         recipe: the recipe's `data` part.
-        step: that members want between bars, in nanoseconds.
+        step: of the members, between bars, in nanoseconds.
         report: called with a message about each line that is left out, and about the first gap.
 
     Raises:
-        DataError: (as bars are taken) a bar that cannot be, where that is refused, with its line.
+        DataError: (as bars are taken) an impossible bar, where that is refused, with its line.
         EnsembleError: (as bars are taken) bars at another step from the first on.
     """
     feed = Feed(iter(()))
@@ -155,7 +155,7 @@ class _Lines:
         self._gap_reported = False
 
     def bars(self, lines: Iterable[str]) -> Iterator[Bar]:
-        unread = 0  # lines in a row that say no bar at all
+        unread = 0  # consecutive lines without a bar
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue

@@ -17,7 +17,7 @@ from tftq.spec.metadata import AgentMetadata, ForecasterMetadata
 if TYPE_CHECKING:
     from tftq.ensemble.recipe import ForeignRecipe
 
-COLUMNS = (*BAR_COLUMNS, *CLOCK_COLUMNS, *VALUES)  # of a bar: what history inputs are picked from, by name
+COLUMNS = (*BAR_COLUMNS, *CLOCK_COLUMNS, *VALUES)  # of a bar: the columns that history inputs select by name
 NAMED = 5  # columns in an error
 
 Gives = Literal["quantiles", "scores", "position"]
@@ -35,13 +35,13 @@ class Interface:
         gives: a forecast [1, horizon, levels], scores of positions [1, positions], or the position itself.
         horizon: steps of its future inputs.
         future: input -> columns in order, each of `CLOCK_COLUMNS`; [1, horizon, columns] or in a row.
-        position: the input of the position that it holds itself, [1, 1]; None where it takes none.
+        position: the input of its own current position, [1, 1]; None where it takes none.
         levels: of quantiles.
-        positions: that scores are of.
-        step: between bars, in nanoseconds; None where the file does not say.
+        positions: of the scores.
+        step: between bars, in nanoseconds; None where the file does not state it.
         time_zone: of its clock columns; None is UTC.
         symbol: of the bars that it was trained on, where that was one.
-        trained_until: the time of the last bar that it was trained on, in nanoseconds UTC; None where the file does not say.
+        trained_until: the time of the last bar that it was trained on, in nanoseconds UTC; None where the file does not state it.
     """
 
     lookback: int
@@ -61,12 +61,12 @@ class Interface:
 
     @property
     def needs(self) -> int:
-        """Bars of a segment before there is an answer."""
+        """Return the number of bars of a segment before its first answer."""
         return self.warmup + self.lookback
 
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
-        """Shapes of the history and future inputs, without the batch; where an input has two dimensions they lie in a row."""
+        """Return the shapes of the history and future inputs, without the batch; an input with two dimensions is flattened."""
         past = {key: (self.lookback, len(columns)) for key, columns in self.history.items()}
         return past | {key: (self.horizon, len(columns)) for key, columns in self.future.items()}
 
@@ -77,7 +77,7 @@ class Interface:
             output: of one window, finite.
 
         Raises:
-            AnswerError: it has not the shape, range or order of one.
+            AnswerError: its shape, range or order is invalid.
         """
         values = np.asarray(output, np.float32).reshape(-1)
         if self.gives == "quantiles":
@@ -98,7 +98,7 @@ def own_interface(name: str, metadata: ForecasterMetadata | AgentMetadata) -> In
 
     Args:
         name: of the member.
-        metadata: what its file says of itself.
+        metadata: of its file.
 
     Raises:
         EnsembleError: it was not trained on bars, or takes columns that bars do not have.
@@ -145,7 +145,7 @@ def foreign_interface(name: str, recipe: ForeignRecipe) -> Interface:
         recipe: its `foreign` part.
 
     Raises:
-        EnsembleError: it names columns that bars have not.
+        EnsembleError: it names columns that bars do not have.
     """
     output = recipe.output
     found = Interface(

@@ -43,9 +43,9 @@ class _EnsembleJob(Job[EnsembleRecipe]):
 
     Args:
         prepared: its members.
-        residency: what loads them.
+        residency: loads them.
         feed: the bars.
-        messages: what is printed, and kept for the summary.
+        messages: printed, and kept for the summary.
     """
 
     prepared: Prepared
@@ -62,17 +62,17 @@ def run(
     lines: Iterable[str] | None = None,
     answers: TextIO | None = None,
 ) -> EnsembleSummary:
-    """Do everything that the recipe of an ensemble says.
+    """Run a recipe of an ensemble.
 
     Args:
-        recipe: what to do.
+        recipe: of the run.
         resume: resume an earlier run of this recipe in its folder `out`.
         console: where to print; by default standard output, or standard error where that carries the answers.
         lines: of the bars, where `data.path` is `-`; standard input by default.
-        answers: where a line of JSON goes for each bar of such lines; standard output by default.
+        answers: the stream for a line of JSON per bar of such lines; standard output by default.
 
     Returns:
-        What summary.json holds.
+        The content of summary.json.
 
     Raises:
         TftqError: a member, the data, the budget or the folder cannot be used.
@@ -118,7 +118,7 @@ def _answer_bars(job: _EnsembleJob, loop: Loop, ensemble: Ensemble, before: int,
         loop: over the bars.
         ensemble: its members.
         before: resident bytes of the process without members and market.
-        output: where a line of JSON goes for each bar; None for a file of bars.
+        output: the stream for a line of JSON per bar; None for a file of bars.
     """
     streamed = output is not None
     with closing(loop):
@@ -126,7 +126,7 @@ def _answer_bars(job: _EnsembleJob, loop: Loop, ensemble: Ensemble, before: int,
             if output is not None:
                 print(json.dumps(as_document(answers)), file=output, flush=True)
         resident = resident_bytes() - before
-        job.residency.unload_all()  # what is left to do needs memory of its own
+        job.residency.unload_all()  # the rest of the work needs memory of its own
         table = loop.log.finish()
     for reason, count in job.feed.counts.items():
         job.messages(f"left out: {count} {reason}")
@@ -135,7 +135,7 @@ def _answer_bars(job: _EnsembleJob, loop: Loop, ensemble: Ensemble, before: int,
 
 def _write_report(folder: Path, summary: EnsembleSummary) -> Path | None:
     """Write the report where the answers were judged."""
-    from tftq.ensemble.report import write_report  # Jinja2, which nothing needs before
+    from tftq.ensemble.report import write_report  # Jinja2, not needed before
 
     return None if summary.backtest is None else write_report(folder)
 
@@ -157,7 +157,7 @@ def _judge(job: _EnsembleJob, answers: Path) -> Backtest | None:
 
 
 def _summary(job: _EnsembleJob, loop: Loop, ensemble: Ensemble, judged: Backtest | None, resident: int) -> EnsembleSummary:
-    """Summarize a run; `resident` is by how many bytes its process grew."""
+    """Summarize a run; `resident` is the growth of its process in bytes."""
     recipe, prepared, residency = job.recipe, job.prepared, job.residency
     members = {
         member.name: MemberSummary(

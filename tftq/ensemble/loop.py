@@ -26,14 +26,14 @@ class Loop:
         ensemble: the members, before the first bar.
         feed: the bars.
         saved: the state to resume from; None to begin.
-        messages: prints, and keeps what was printed.
+        messages: prints messages, and keeps them.
 
     Raises:
         EnsembleError: a state or an answer log that cannot be resumed.
 
     Attributes:
-        log: where answers are kept.
-        resumed_after: bars answered before a restart; 0 where there was none. Times and loads are of those that follow.
+        log: of the answers.
+        resumed_after: bars answered before a restart; 0 where there was none. Times and loads are of later bars.
     """
 
     def __init__(self, folder: Path, market: Market, ensemble: Ensemble, feed: Feed, *, saved: Saved | None, messages: Messages) -> None:
@@ -56,13 +56,13 @@ class Loop:
     def answers(self, save_every: int) -> Iterator[BarAnswers]:
         """Yield the answers bar by bar.
 
-        A bar's answers are given out before the state after it is written, so that a restart may repeat some and never loses one.
+        A bar's answers are yielded before the state after it is written, so that a restart may repeat some and never loses one.
 
         Args:
             save_every: bars from one state to the next.
 
         Raises:
-            TftqError: what the bars raise; the state after the last good one is written.
+            TftqError: an error of the feed; the state after the last good bar is written.
         """
         market, ensemble, feed = self._market, self._ensemble, self._feed
         while True:
@@ -73,7 +73,7 @@ class Loop:
                 raise
             if bar is None:
                 break
-            if self._after is not None and bar.time <= self._after:  # the feed began anew: what it left out before was counted then
+            if self._after is not None and bar.time <= self._after:  # the feed started again: bars left out before were counted then
                 feed.counts = self._counts_at_bar.copy()
                 continue
             self._counts_at_bar = feed.counts.copy()

@@ -15,7 +15,7 @@ CLOSE = VALUES.index("close")
 
 
 class Bar(NamedTuple):
-    """One bar: when it was, of which contract, and its open, high, low, close and volume, float64 [values]."""
+    """One bar: its time, contract, open, high, low, close and volume, float64 [values]."""
 
     time: int
     series: str
@@ -23,18 +23,18 @@ class Bar(NamedTuple):
 
 
 class Market:
-    """The newest bars of the segment at hand.
+    """The newest bars of the current segment.
 
     A segment ends where `tftq.data.segments.cut` ends it: at another step than the usual one, another contract, or a bar left out.
 
     Args:
         step: between bars, in nanoseconds.
         time_zone: of the clock columns; None is UTC.
-        depth: bars whose columns are kept, the most that any member looks back.
+        depth: bars whose columns are kept, the longest lookback of any member.
 
     Attributes:
         time: of the newest bar, in nanoseconds UTC.
-        segment: which one it is, counted from 0; -1 before the first bar.
+        segment: its index, counted from 0; -1 before the first bar.
         close: its price.
     """
 
@@ -47,15 +47,15 @@ class Market:
 
     @property
     def age(self) -> int:
-        """Bars of the segment so far."""
+        """Return the number of bars of the segment so far."""
         return self._online.count
 
     def begin(self, bars: list[Bar], count: int) -> None:
         """Begin in the middle of a segment.
 
         Args:
-            bars: the newest of it, as many as features look at before the first that is pushed.
-            count: bars of it so far, those included.
+            bars: its newest, as many as features need before the first that is pushed.
+            count: its bars so far, those included.
         """
         self._online.begin(np.stack([bar.values for bar in bars])[1 - MEMORY :], count)
         self.time, self.series, self.segment = bars[-1].time, bars[-1].series, 0
@@ -78,14 +78,14 @@ class Market:
 
     def future(self, horizon: int) -> np.ndarray:
         """Return the clock columns of the next steps, float32 [horizon, clock columns]."""
-        ahead = self._ahead  # one look at it, for members are asked at the same time, and another may replace it by a shorter one
+        ahead = self._ahead  # read once, since members run at the same time, and another may replace it by a shorter one
         if len(ahead) < horizon:
             times = self.time + self.step * np.arange(1, horizon + 1)
             ahead = self._ahead = clock_features(times, self._time_zone).astype(np.float32)
         return ahead[:horizon]
 
     def state(self) -> dict[str, Any]:
-        """Return what `restore` needs, as arrays and numbers."""
+        """Return the state for `restore`, as arrays and numbers."""
         return {
             "rows": self._rows,
             "bars": self._online.bars,

@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 
 class Member(ABC):
-    """One model that answers.
+    """One model of an ensemble.
 
     Args:
-        name: what it is called.
-        kind: what it is.
+        name: its name.
+        kind: its type.
         files: its model, or both halves of a streaming pair.
-        interface: what they take and give.
+        interface: their inputs and output.
         threads: within an operator.
         shared: whether it computes in the arena of all members.
 
     Attributes:
-        hashes: SHA-256 of each of its files, hexadecimal: a state goes to no other model.
+        hashes: SHA-256 of each of its files, hexadecimal: a state belongs to no other model.
     """
 
     def __init__(self, name: str, kind: str, files: tuple[Path, ...], interface: Interface, *, threads: int, shared: bool) -> None:
@@ -53,11 +53,11 @@ class Member(ABC):
         return market.age >= self.interface.needs
 
     def require_same_files(self) -> None:
-        """Check that the files are those that the run began with; files that were not written since are not read.
+        """Check that the files are the same as at the start of the run; files not written since are not read.
 
         Raises:
-            EnsembleError: a file holds something else.
-            OSError: one is gone.
+            EnsembleError: a file has changed.
+            OSError: a file is missing.
         """
         written = [_written(path) for path in self.files]
         if written == self._written:
@@ -70,7 +70,7 @@ class Member(ABC):
     @property
     @abstractmethod
     def loaded(self) -> bool:
-        """Whether its model is in memory."""
+        """Return whether its model is in memory."""
 
     @abstractmethod
     def load(self) -> None:
@@ -85,13 +85,13 @@ class Member(ABC):
         """Answer at the newest bar; the member must be loaded and ready.
 
         Raises:
-            NonFiniteError: the model gives no number.
-            Exception: whatever the runtime or the reading of the answer raises.
+            NonFiniteError: the model's output is not finite.
+            Exception: any error of the runtime or of reading the answer.
         """
 
     @abstractmethod
     def state(self) -> dict[str, np.ndarray]:
-        """Return what a restart needs for the same answers."""
+        """Return the state from which a restart gives the same answers."""
 
     @abstractmethod
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
@@ -99,15 +99,15 @@ class Member(ABC):
 
 
 class OnePiece(Member):
-    """A model that takes whole windows: a forecaster, an agent, or one of another tool."""
+    """A model that takes whole windows: a forecaster, an agent, or a model of another tool."""
 
     def __init__(self, name: str, kind: str, files: tuple[Path, ...], interface: Interface, *, threads: int, shared: bool) -> None:
         super().__init__(name, kind, files, interface, threads=threads, shared=shared)
         self._session: InferenceSession | None = None
-        self._inputs: dict[str, tuple[bool, type[np.floating[Any]]]] = {}  # whether it lies in a row, and of which numbers
+        self._inputs: dict[str, tuple[bool, type[np.floating[Any]]]] = {}  # whether it is flat, and its indices
         self._history = {key: [COLUMNS.index(name) for name in columns] for key, columns in interface.history.items()}
         self._future = {key: [CLOCK_COLUMNS.index(name) for name in columns] for key, columns in interface.future.items()}
-        self._position, self._segment, self._age = 0.0, -1, -1  # its newest position, and of which bar that was
+        self._position, self._segment, self._age = 0.0, -1, -1  # its newest position, and that position's bar
 
     @property
     def loaded(self) -> bool:
@@ -118,7 +118,7 @@ class OnePiece(Member):
         """See `Member`.
 
         Raises:
-            EnsembleError: the file has other inputs or outputs than its interface.
+            EnsembleError: the file's inputs or outputs differ from its interface.
         """
         session = open_session(self.files[0], threads=self._threads, spinning=False, shared=self._shared)
         position = self.interface.position
@@ -167,7 +167,7 @@ class OnePiece(Member):
 
 
 class Streaming(Member):
-    """A streaming pair: of a window that moved on by a bar, that bar alone is read."""
+    """A streaming pair: when the window moves by a bar, only that bar is read."""
 
     def __init__(self, name: str, kind: str, files: tuple[Path, ...], interface: Interface, *, threads: int, shared: bool) -> None:
         super().__init__(name, kind, files, interface, threads=threads, shared=shared)
@@ -200,7 +200,7 @@ class Streaming(Member):
         assert self._stream is not None
         lookback = self.interface.lookback
         new = market.age - self._age if market.segment == self._segment else lookback
-        if new >= lookback:  # nothing of the window that it holds is in this one
+        if new >= lookback:  # its window does not overlap this one
             self._stream.reset()
             new = lookback
         self._segment = -1  # a window that lacks some of them would have a gap
@@ -231,7 +231,7 @@ def open_member(name: str, recipe: MemberRecipe, *, threads: int, shared: bool) 
         shared: whether it computes in the arena of all members.
 
     Raises:
-        EnsembleError: a file that is not there, is no model, or is none that bars can feed.
+        EnsembleError: a file that is missing, is not a model, or cannot be fed with bars.
         ProviderError: ONNX Runtime is too old for a file.
     """
     files = _files(name, recipe)
@@ -253,7 +253,7 @@ def open_member(name: str, recipe: MemberRecipe, *, threads: int, shared: bool) 
 
 
 def _written(path: Path) -> tuple[int, int, int]:
-    """Return what changes when a file is written or replaced."""
+    """Return a fingerprint that changes when a file is written or replaced."""
     found = path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
 
@@ -279,7 +279,7 @@ def planned_bytes(member: Member, note: Callable[[str], None]) -> int:
 
     Args:
         member: not loaded.
-        note: what to do with a sentence about an export's measurement that does not count.
+        note: called with a sentence about an export's measurement that does not count.
 
     Raises:
         EnsembleError: a file that cannot be measured.

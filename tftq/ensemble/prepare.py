@@ -15,16 +15,16 @@ SECOND = 1_000_000_000  # nanoseconds
 
 @dataclass(frozen=True)
 class Prepared:
-    """Members before any is loaded, and what they have in common.
+    """Members before any is loaded, and their common properties.
 
     Attributes:
         members: in the recipe's order.
         planned: member -> resident bytes.
         step: between bars, in nanoseconds.
         time_zone: of the clock columns; None is UTC.
-        trained_until: the time of the last bar that any was trained on, in nanoseconds UTC, as far as their files say.
+        trained_until: the time of the last bar that any was trained on, in nanoseconds UTC, as far as their files state it.
         unknown: members whose files do not name it.
-        notes: what a user should know.
+        notes: notes for the user.
     """
 
     members: list[Member]
@@ -37,7 +37,7 @@ class Prepared:
 
     @property
     def lookback(self) -> int:
-        """The most bars that any member looks back."""
+        """Return the longest lookback of any member."""
         return max(member.interface.lookback for member in self.members)
 
 
@@ -45,7 +45,7 @@ def prepare(recipe: EnsembleRecipe) -> Prepared:
     """Find the members and check that they agree on the bars; load none.
 
     Raises:
-        EnsembleError: some cannot serve, each on a line, they do not want the same bars, or the memory of one cannot be measured.
+        EnsembleError: some cannot serve, each on a line, they need different bars, or the memory of one cannot be measured.
     """
     members = _open_members(recipe)
     own = [member for member in members if member.interface.step is not None]

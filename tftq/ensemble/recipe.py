@@ -15,7 +15,7 @@ from tftq.spec.quantiles import quantile_name
 
 STANDARD_INPUT = Path("-")
 OWN = "ensemble"  # the name under which the ensemble's own answers stand
-BUY_AND_HOLD, NO_CHANGE = "buy and hold", "no change"  # and those of what they are judged beside
+BUY_AND_HOLD, NO_CHANGE = "buy and hold", "no change"  # and those of the baselines
 
 
 class QuantilesOutput(Section):
@@ -87,7 +87,7 @@ class RuleRecipe(Section):
     """How the members' answers are combined."""
 
     kind: Literal["weighted_quantiles", "median", "sign_vote", "risk_weighted"] = "risk_weighted"
-    minimum: Count = 1  # members that must be of use at a bar
+    minimum: Count = 1  # members whose answers the rule must be able to use at a bar
 
 
 class EnsembleMemoryRecipe(Section):
@@ -95,18 +95,18 @@ class EnsembleMemoryRecipe(Section):
 
     budget_mb: Count = 932
     residency: Literal["all", "lazy"] = "all"  # lazy: loaded when asked, the least recently used unloaded to make room
-    shared_allocator: Switch = True  # all take what they compute with from one arena; lazily each has its own, which goes with it
+    shared_allocator: Switch = True  # all share one arena of working memory; lazily each has its own, freed with it
 
     @property
     def shared(self) -> bool:
-        """Whether the members compute in one arena."""
+        """Return whether the members compute in one arena."""
         return self.shared_allocator and self.residency == "all"
 
 
 class BarsToAnswer(Section):
     """The bars to answer."""
 
-    path: FilePath  # parquet or CSV; - is standard input, a JSON object or a CSV line a bar
+    path: FilePath  # parquet or CSV; - is standard input, a JSON object or a CSV line per bar
     last: Count | None = None  # of a file: the newest bars alone; null: all
     unseen: Switch = False  # of a file: the bars alone that lie after those that any member was trained on
     symbol: Text | None = None
@@ -114,11 +114,11 @@ class BarsToAnswer(Section):
     time_zone: Text | None = None  # of timestamps that carry none; null: the members', whose clock the calendar columns show in any case
     duplicates: Literal["refuse", "drop"] = "refuse"
     missing: Literal["refuse", "drop"] = "refuse"
-    bad_lines: Literal["refuse", "skip"] = "refuse"  # on standard input: end with a bar that cannot be, or leave it out and count it
+    bad_lines: Literal["refuse", "skip"] = "refuse"  # on standard input: end at an impossible bar, or leave it out and count it
 
     @property
     def streamed(self) -> bool:
-        """Whether they come on standard input."""
+        """Return whether they come on standard input."""
         return self.path == STANDARD_INPUT
 
     @field_validator("unseen")
@@ -130,20 +130,20 @@ class BarsToAnswer(Section):
 
 
 class EnsembleRecipe(JobRecipe):
-    """Everything that one run of an ensemble does."""
+    """The recipe of an ensemble's run."""
 
     members: Annotated[dict[Text, MemberRecipe], MinLen(1)]
     rule: RuleRecipe = RuleRecipe()
     memory: EnsembleMemoryRecipe = EnsembleMemoryRecipe()
-    threads: Count = 1  # of a bar: members asked at once, and what is left of them within an operator of each
+    threads: Count = 1  # of a bar: for members run at once, and the rest within an operator of each
     data: BarsToAnswer
     tick: Tick = 0.25  # of the backtest: the smallest step of the price
-    cost_ticks: Ticks = 0.5  # of the backtest: what a change of position by 1 costs; a flip changes two
-    save_every: Count | None = None  # bars, after which --resume can go on; null: 1 on standard input, 500 of a file
+    cost_ticks: Ticks = 0.5  # of the backtest: the cost of changing the position by 1; a flip changes two
+    save_every: Count | None = None  # bars, after which --resume can continue; null: 1 on standard input, 500 of a file
 
     @property
     def at_once(self) -> int:
-        """Members asked at a time; one, where they make room for each other."""
+        """Return the number of members run at a time; one, where they make room for each other."""
         return 1 if self.memory.residency == "lazy" else min(self.threads, len(self.members))
 
     @field_validator("members")

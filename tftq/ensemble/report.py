@@ -1,4 +1,4 @@
-"""Write report.html of an ensemble's run: what its answers were worth beside its members', and what the members cost."""
+"""Write report.html of an ensemble's run: the value of its answers beside its members', and the members' cost."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ def _levels(scores: Mapping[str, Score]) -> list[str]:
 
 
 def _forecast(score: Score, levels: Sequence[str]) -> dict[str, Any]:
-    """Collect the figures of a member's forecasts; None for what it has not. The forecast of no change has a risk alone."""
+    """Collect the figures of a member's forecasts; None for missing ones. The forecast of no change has only a risk."""
     forecast = score.forecast or {"windows": None, "q_risk": {}}
     whole = "coverage" in forecast
     return {
@@ -89,7 +89,7 @@ def _courses(result: Backtest, names: Sequence[str]) -> list[Markup]:
 
 
 def _memory_chart(summary: Mapping[str, Any]) -> Markup:
-    """Draw the members' planned memory, stacked, beside what the process grew by, below the budget."""
+    """Draw the members' planned memory, stacked, beside the growth of the process, below the budget."""
     memory = summary["memory"]
     groups = {name: [member["planned_bytes"] / MIB, None] for name, member in summary["members"].items()}
     groups["all, measured"] = [None, memory["resident_bytes"] / MIB]

@@ -24,13 +24,13 @@ def plan_table(planned: Mapping[str, int], budget_bytes: int) -> str:
 
 @dataclass
 class Loads:
-    """How often members were loaded, and what it cost.
+    """How often members were loaded, and the cost.
 
     Attributes:
         loads: member -> how often it was loaded.
         evictions: members in the order in which they were unloaded to make room.
-        seconds: that loading took.
-        grown: member -> bytes that the process grew by when it was last loaded, and first asked after that.
+        seconds: spent on loading.
+        grown: member -> growth of the process, in bytes, when it was last loaded and first run after that.
     """
 
     loads: dict[str, int] = field(default_factory=dict)
@@ -44,13 +44,13 @@ class Loads:
 
 
 class Residency:
-    """Brings members into memory and keeps their plans together within a budget.
+    """Loads members and keeps the sum of their plans within a budget.
 
     Args:
         members: in any order.
         planned: member -> resident bytes.
-        budget_bytes: what they may take together.
-        lazy: load a member when it is asked, and unload the least recently used to make room; else all must fit at once.
+        budget_bytes: the limit for all together.
+        lazy: load a member when it is run, and unload the least recently used to make room; else all must fit at once.
 
     Raises:
         EnsembleError: they do not fit, with the table; or, where lazy, a single one does not.
@@ -65,7 +65,7 @@ class Residency:
             raise EnsembleError(f"the members together are above memory.budget_mb:\n{table}\n{advice}")
         self._members, self._planned, self._budget, self._lazy = list(members), planned, budget_bytes, lazy
         self._resident: OrderedDict[str, Member] = OrderedDict()  # the least recently used first
-        self._new: set[str] = set()  # loaded and not asked yet
+        self._new: set[str] = set()  # loaded and not run yet
         self.loads = Loads()
 
     def load_all(self) -> None:
@@ -96,7 +96,7 @@ class Residency:
         """Load a member where it is not in memory, and mark it as the most recently used.
 
         Raises:
-            Exception: whatever loading it raises.
+            Exception: any error of loading it.
         """
         if not member.loaded:
             member.require_same_files()
@@ -107,7 +107,7 @@ class Residency:
                 self.loads.evictions.append(name)
             before, start = resident_bytes(), time.perf_counter()
             member.load()
-            trim_heap()  # loading needs memory only in passing
+            trim_heap()  # loading needs memory only temporarily
             self.loads.seconds += time.perf_counter() - start
             self.loads.loads[member.name] = self.loads.loads.get(member.name, 0) + 1
             self.loads.grown[member.name] = resident_bytes() - before
@@ -117,7 +117,7 @@ class Residency:
 
     @contextmanager
     def using(self, member: Member) -> Iterator[None]:
-        """Load a member, and measure by how much its first answer lets the process grow.
+        """Load a member, and measure the growth of the process by its first answer.
 
         Raises:
             Exception: whatever loading it raises.
@@ -134,7 +134,7 @@ class Residency:
             self.loads.grown[member.name] += resident_bytes() - before
 
     def drop(self, member: Member) -> None:
-        """Unload a member that is not asked any more."""
+        """Unload a member that is not run any more."""
         if self._resident.pop(member.name, None) is not None:
             member.unload()
             trim_heap()

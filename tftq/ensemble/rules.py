@@ -1,4 +1,4 @@
-"""How the members' answers at one bar become the ensemble's: pure functions of the answers and weights, in whatever order they come.
+"""Rules that combine the members' answers at one bar into the ensemble's: pure functions, independent of the answers' order.
 
 Every rule takes the answers of the members that gave one. Those that did not are simply not among them: the weights of the others are
 renormalised. Forecasts of different lengths are combined over their common first steps, those of different levels at their common ones;
@@ -13,7 +13,7 @@ import numpy as np
 from tftq.ensemble.answers import MEDIAN, Answer
 
 HALF = 0.5
-ROUNDING = 1e-9  # a share of all weights that tips no balance: 0.1 + 0.2 against 0.3 is a tie
+ROUNDING = 1e-9  # a share of all weights within which values tie: 0.1 + 0.2 against 0.3
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Combined:
     """The result of a rule for one bar's answers.
 
     Args:
-        answer: the ensemble's; None where fewer than `minimum` members were of use.
+        answer: the ensemble's; None where the rule could use fewer than `minimum` members.
         left_out: members that answered, but whose answer the rule cannot use -> why.
     """
 
@@ -36,9 +36,9 @@ def weighted_quantiles(answers: Mapping[str, Answer], weights: Mapping[str, floa
     """Average the forecasts by weight, level by level, which keeps quantiles in order; an agent has none and is left out.
 
     Args:
-        answers: of the members that gave one at this bar.
+        answers: of the members that have one at this bar.
         weights: of all members, each above 0.
-        minimum: members that must be of use for there to be an answer, 1 or more.
+        minimum: usable members needed for an answer, 1 or more.
 
     Returns:
         The average forecast; its position is the sign of its median's next step.
@@ -58,7 +58,7 @@ def median(answers: Mapping[str, Answer], weights: Mapping[str, float], minimum:
 
     Where exactly half of the weight lies on either side it is the middle of the two values there.
 
-    Args, Returns: as of `weighted_quantiles`; every member is of use, and the quantiles are those of the members that have any.
+    Args, Returns: see `weighted_quantiles`; every member is usable, and the quantiles are those of the members that have any.
     """
     if len(answers) < minimum:
         return Combined(None)
@@ -72,9 +72,9 @@ def median(answers: Mapping[str, Answer], weights: Mapping[str, float], minimum:
 
 
 def sign_vote(answers: Mapping[str, Answer], weights: Mapping[str, float], minimum: int = 1) -> Combined:
-    """Take the sign that has most weight, of -1 and 1; a tie, and a vote without voices, is 0. No quantiles.
+    """Take the sign with the most weight, -1 or 1; a tie, and a vote without votes, is 0. No quantiles.
 
-    Args, Returns: as of `weighted_quantiles`; every member is of use, and one whose position is 0 has no voice.
+    Args, Returns: see `weighted_quantiles`; every member is usable, and one whose position is 0 has no vote.
     """
     if len(answers) < minimum:
         return Combined(None)
@@ -84,14 +84,14 @@ def sign_vote(answers: Mapping[str, Answer], weights: Mapping[str, float], minim
 
 
 def risk_weighted(answers: Mapping[str, Answer], weights: Mapping[str, float], minimum: int = 1) -> Combined:
-    """Average positions and forecasts by weight, where a forecaster has the more weight the surer it is of the next step.
+    """Average positions and forecasts by weight, where a forecaster has the more weight the more certain its next step is.
 
     A forecaster's uncertainty is `u = 1 + width / |median|` of its next step, the width from the lowest to the highest level that the
     forecasters have in common. They share the sum of their weights in proportion to `weight / u`; where every median is 0 (u infinite), in
     proportion to the weight alone. An agent, and a forecaster of the median alone, tells no uncertainty, which does not make it certain:
     it keeps its weight.
 
-    Args, Returns: as of `weighted_quantiles`; every member is of use, the position may be a fraction, and the quantiles are those of the
+    Args, Returns: see `weighted_quantiles`; every member is usable, the position may be a fraction, and the quantiles are those of the
         members that have any.
 
     Source: weights in inverse proportion to the error, Bates and Granger 1969; here to the error that a member itself expects.
@@ -103,7 +103,7 @@ def risk_weighted(answers: Mapping[str, Answer], weights: Mapping[str, float], m
     positions, shares = np.array([answers[name].position for name in names]), _shares(answers, by_risk)  # [members]
     position = float(np.clip(_average(positions, shares), -1, 1))
     if abs(position) <= ROUNDING * float(_average(np.abs(positions), shares)):
-        position = 0.0  # what rounding leaves of opposites that cancel would count as a side
+        position = 0.0  # the rounding error of opposites that cancel would count as a side
     forecasts = _forecasts(answers)
     if not forecasts:
         return Combined(Answer(position))
@@ -137,7 +137,7 @@ def _shares(answers: Mapping[str, Answer], weights: Mapping[str, float]) -> np.n
 
 
 def _average(values: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Average over the first axis; every column is added up in the same order, so that rounding keeps columns in order too."""
+    """Average over the first axis; all columns are summed in the same order, so that rounding keeps columns in order too."""
     average: np.ndarray = (values * shares.reshape(-1, *[1] * (values.ndim - 1))).sum(0)
     return average
 

@@ -13,7 +13,7 @@ from tftq.spec.units import MIB
 
 
 def planned_lines(prepared: Prepared, budget: int) -> str:
-    """List what the members are planned to take; plain text, since rich would take 8 MB beside the members.
+    """List the members' planned memory; plain text, since rich would take 8 MB beside the members.
 
     Args:
         prepared: the members.
@@ -33,7 +33,7 @@ def planned_lines(prepared: Prepared, budget: int) -> str:
 
 
 def print_summary(console: Console, summary: EnsembleSummary) -> None:
-    """Print how the run went, as a table and a line."""
+    """Print the result of the run, as a table and a line."""
     from rich.table import Table
 
     latency, memory = summary.latency_ms, summary.memory

@@ -27,7 +27,7 @@ class FinishedRun:
     """The files of a finished run.
 
     Args:
-        folder: where.
+        folder: its path.
         summary: its summary.json.
         environment: its env.json.
     """
@@ -60,7 +60,7 @@ class FinishedRun:
 
     @property
     def name(self) -> str:
-        """The recipe's name."""
+        """Return the recipe's name."""
         return str(self.summary["name"])
 
     def differences(self, first: "FinishedRun") -> list[str]:
@@ -85,7 +85,7 @@ class FinishedRun:
 
     @property
     def machine(self) -> str:
-        """The machine and the runtime, which latency and memory depend on."""
+        """Return the machine and the runtime, on which latency and memory depend."""
         runtimes = (f"{name} {version}" for name, version in self.environment["packages"].items() if name.startswith("onnxruntime"))
         return ", ".join([self.environment["platform"], f"{self.environment['cpu_count']} CPUs", *runtimes])
 
@@ -102,7 +102,7 @@ class Comparison:
 
     @property
     def baseline(self) -> str:
-        """The model of the first run that the others are compared with: in FP32, or else the first that it exported."""
+        """Return the model of the first run that the others are compared with: in FP32, or else the first that it exported."""
         models = self.runs[0].summary["models"]
         return FP32 if FP32 in models else next(iter(models))
 
@@ -146,7 +146,7 @@ class Comparison:
         return rows
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
+        """Return the document that `--json` prints."""
         differences = self.differences()
         return {
             "comparable": not differences,
@@ -157,7 +157,7 @@ class Comparison:
         }
 
     def show(self, console: Console) -> None:
-        """Print the table, and below it what is kept in floating point and what does not compare."""
+        """Print the table, and below it the layers kept in floating point and the figures that do not compare."""
         table = Table(title="Exported models, on the validation windows of their runs", box=SIMPLE_HEAD, pad_edge=False)
         table.add_column("run", overflow="fold")
         table.add_column("model", no_wrap=True)
@@ -217,7 +217,7 @@ def _finished_before(recipe: Recipe, console: Console) -> FinishedRun | Recipe:
     """Return the finished run in a recipe's own `out`, or the recipe where it is still to be run.
 
     Raises:
-        CompareError: there is something else in `out`, so that it could not be run.
+        CompareError: `out` holds something else, so that it could not be run.
     """
     folder = recipe.out
     if folder is None or not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):

@@ -21,7 +21,7 @@ class Device:
     """Where a run computes.
 
     Attributes:
-        name: cpu, or what the GPU is called.
+        name: cpu, or the name of the GPU.
         threads: of an operator on the CPU.
         cuda: the version that torch was built with; None without, and where a run does without torch.
         driver: the version of the GPU's driver, or why it is not known; None on a CPU.

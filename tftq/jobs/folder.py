@@ -34,7 +34,7 @@ class RunFolder:
 
         Args:
             recipe: of the run.
-            environment: what env.json says beside when the run started.
+            environment: the content of env.json except the time of the start.
             resume: whether to resume.
 
         Raises:
@@ -72,7 +72,7 @@ class RunFolder:
         """Keep the status of the run in summary.json while it is running and where it stops or fails; remove the report of an earlier run.
 
         Args:
-            about: what else that summary holds.
+            about: further entries of that summary.
 
         Raises:
             RunFolderError: another process writes there; nothing was written.
@@ -106,7 +106,7 @@ class RunFolder:
             yield
 
     def write(self, name: str, text: str) -> Path:
-        """Write a file whole or not at all."""
+        """Write a file completely or not at all."""
         with written_whole(self.path / name) as part:
             part.write_text(text, encoding="utf-8")
         return self.path / name

@@ -16,7 +16,7 @@ S = TypeVar("S", bound=Summary)
 
 @dataclass(frozen=True)
 class Job(Generic[R]):
-    """A run and where it goes.
+    """A run and its folder.
 
     Args:
         recipe: of the run.

@@ -1,4 +1,4 @@
-"""Plan the memory of a forecaster's recipe without running it, and look for what would make it need less."""
+"""Plan the memory of a forecaster's recipe without running it, and look for changes that would reduce it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -23,7 +23,7 @@ def plan_forecaster(recipe: Recipe, path: Path, overrides: Sequence[str], consol
         path: where it was read.
         overrides: that it was read with.
         console: where to print the plan.
-        progress: where to print what takes its time.
+        progress: the console for steps that take long.
 
     Returns:
         The plan in plain types.
@@ -61,7 +61,7 @@ def plan_forecaster(recipe: Recipe, path: Path, overrides: Sequence[str], consol
 
 
 def print_step(progress: Console, step: str) -> None:
-    """Print what is being done, where that takes its time."""
+    """Print the current step, where it takes long."""
     progress.print_line(f"{step} …", style="dim")
 
 

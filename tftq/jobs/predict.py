@@ -1,4 +1,4 @@
-"""The parts of `tftq predict`: accuracy where the outcome is known, the file of forecasts, and what is printed."""
+"""The parts of `tftq predict`: accuracy where the outcome is known, the file of forecasts, and the output."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -87,7 +87,7 @@ def _as_table(forecasts: Forecasts, schema: pa.Schema) -> pa.Table:
 
 
 def document(prediction: Prediction, last: Forecasts, accuracy: Accuracy, out: Path | None) -> dict[str, Any]:
-    """Return what `--json` prints."""
+    """Return the document that `--json` prints."""
     return {
         "model": str(prediction.model.path),
         "data": str(prediction.history.recipe.path),
@@ -124,7 +124,7 @@ def show(console: Console, prediction: Prediction, last: Forecasts, accuracy: Ac
     if out is None:
         close = "" if last.last_close is None else f", close {last.last_close[-1]:g}"
         what, values = (model.metadata.target, last.values) if last.prices is None else ("price", last.prices)
-        from rich.table import Table  # 8 MB that a process with --json or --out does without
+        from rich.table import Table  # 8 MB that a process with --json or --out does not need
 
         table = Table(title=f"{what} after {iso(last.origins[-1])}{close}")
         table.add_column("time")

@@ -21,15 +21,15 @@ from tftq.quant.sensitivity import Sensitivity, measure_sensitivity
 from tftq.recipe.schema import QuantRecipe
 from tftq.report.console import budget_line, sensitivity_table
 
-MEASURED = "sensitivity.json"  # in the run folder, where a resumed run finds what was measured before
+MEASURED = "sensitivity.json"  # in the run folder, where a resumed run reads earlier measurements
 
 
 @dataclass(frozen=True)
 class Quantizing:
-    """Makes calibrated copies of a float model, from training windows alone: what is measured to choose must not be what judges the choice.
+    """Makes calibrated copies of a float model, from training windows alone: validation windows must only judge the choice.
 
     Args:
-        recipe: how.
+        recipe: of the quantization.
         model: the float model; a Mamba-2, or a TFT in the table form.
         train: the training windows.
         device: where to compute.
@@ -46,11 +46,11 @@ class Quantizing:
         """Make a calibrated copy of the model, and measure its layers where the recipe asks for that.
 
         Args:
-            folder: what is measured is kept there, and taken from there by a run that is resumed.
+            folder: where measurements are kept, and read by a run that is resumed.
             console: where to print.
 
         Raises:
-            QuantizationError: a range is none, or the loss budget cannot be kept.
+            QuantizationError: a range is invalid, or the loss budget cannot be kept.
         """
         recipe = self.recipe
         prepared = self._calibrated(recipe.keep_float)
@@ -89,7 +89,7 @@ class Quantizing:
             )
 
     def _recall(self, folder: RunFolder) -> Sensitivity | None:
-        """Read what was measured before the run was interrupted: QAT must resume with the same layers."""
+        """Read the measurements from before the run was interrupted: QAT must resume with the same layers."""
         path = folder.path / MEASURED
         return Sensitivity.from_dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 

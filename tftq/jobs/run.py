@@ -1,4 +1,4 @@
-"""The run of a forecaster: from a recipe to trained, quantized and checked ONNX models, and a report."""
+"""Run a forecaster's recipe: train, quantize, export and check ONNX models, and report."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -67,15 +67,15 @@ class ForecasterJob(TrainingJob[Recipe]):
 
 
 def run(recipe: Recipe, *, resume: bool = False, console: Console | None = None) -> ForecasterSummary:
-    """Do everything a recipe says.
+    """Run a recipe of a forecaster.
 
     Args:
-        recipe: what to do.
+        recipe: of the run.
         resume: resume an interrupted run of this recipe in its folder `out`.
         console: where to print; standard output by default.
 
     Returns:
-        What summary.json holds.
+        The content of summary.json.
 
     Raises:
         TftqError: the recipe, the data, the folder, the device or an exported model cannot be used.
@@ -142,7 +142,7 @@ def _stages(job: ForecasterJob, schedule: QatSchedule | None) -> ForecasterSumma
 
 
 def _summary(job: ForecasterJob, training: Training, **stages: Any) -> ForecasterSummary:
-    """Summarize a run, before anything was pruned from its data; `stages` are the fields of what followed training."""
+    """Summarize a run, before anything was pruned from its data; `stages` are the fields of the later stages."""
     validation, summary = job.data.validation, training.summary()
     baseline = replace(summary.val, baseline_q_risk={"0.5": naive_q_risk(validation)})
     return ForecasterSummary(
@@ -164,7 +164,7 @@ def _pruning_summary(job: ForecasterJob, tuned: Training, weights: Mapping[str, 
 
     Args:
         job: the run.
-        tuned: what training did afterwards.
+        tuned: the training afterwards.
         weights: mean selection weight of every variable, the heaviest first.
         keep: how many of them were kept.
     """
@@ -205,7 +205,7 @@ def _fine_tune(job: ForecasterJob, model: Forecaster, stage: str, words: str, sc
     """Train a changed model further, in place; it ends no worse than it began."""
     folder = job.folder.path / STAGES[stage].folder
     job.watch.timeline.stage = stage
-    seed_everything(job.recipe.seed)  # exports in between draw random numbers too: which of them there are must not change training
+    seed_everything(job.recipe.seed)  # exports in between draw random numbers too: their number must not change training
     with job.watch.recording(model.train()):
         training = _trainer(job, model, stage, folder, schedule).fit(resume=_resumable(job, folder))
     job.console.print_line(validation_line(words, training, naive_q_risk(job.data.validation)))
@@ -297,7 +297,7 @@ def _notes(recipe: Recipe, windows: int) -> list[str]:
 
 
 def _announce_plans(job: ForecasterJob) -> None:
-    """Print the size of the model, the planned peaks, and what was changed so that they fit."""
+    """Print the size of the model, the planned peaks, and the changes that make them fit."""
     recipe, console = job.recipe, job.console
     count = parameter_count(job.data.train.inputs, architecture_of(recipe.model))
     form = recipe.model.form if recipe.model.kind == "tft" else recipe.model.kind

@@ -54,7 +54,7 @@ class TrainingJob(Job[R]):
             plan: of its memory.
             resume: resume the run in its folder.
             console: where it prints; standard output by default.
-            more: what a class that is derived adds.
+            more: arguments of a derived class.
 
         Raises:
             PlanError: the plan does not fit.
@@ -72,7 +72,7 @@ class TrainingJob(Job[R]):
         return job
 
     def train(self, work: Callable[[], S], write_report: Callable[[Path], Path], *, advice: str) -> S:
-        """Do the work as `record` does, with advice where memory runs out and the work cannot be done again in smaller parts."""
+        """Do the work as `record` does, with advice where memory runs out and the work cannot be repeated in smaller parts."""
 
         def advised() -> S:
             with explain_out_of_memory(advice):
@@ -81,7 +81,7 @@ class TrainingJob(Job[R]):
         return self.record(advised, lambda folder, _: write_report(folder), seed=self.recipe.seed)
 
     def memory_summary(self, planned: int) -> MemorySummary:
-        """Print what the run held and when, and return it for summary.json.
+        """Print the run's memory over its phases, and return it for summary.json.
 
         Args:
             planned: the peak that was planned, in bytes.

@@ -1,4 +1,4 @@
-"""Estimate in closed form what an export will need in host memory."""
+"""Estimate in closed form the host memory of an export."""
 
 from tftq.plan.peaks import PlannedPeak
 from tftq.recipe.model import Mamba2Recipe
@@ -6,20 +6,20 @@ from tftq.recipe.schema import Recipe
 from tftq.spec.formats import FORMATS, Format
 from tftq.train.build import architecture_of
 
-EXPORT_WINDOWS = 32  # that a session runs at once, at the gate and to be measured: more would only take more memory
+EXPORT_WINDOWS = 32  # windows per run of a session, at the gate and to be measured: more would only take more memory
 FLOAT = 4
 PROJECTIONS, DECAYS = 8, 4  # of a Mamba-2's block, that are held at once
 UNPACKING = 3  # INT8 tables that are held besides while one in four bits is unpacked
 
 
 def plan_export(recipe: Recipe, kind: Format, *, weights: int, knots: int, kept: int = 0) -> PlannedPeak:
-    """Estimate the larger of what building a file and running it takes.
+    """Estimate the memory of building a file and of running it; return the larger.
 
     Building holds the model, the copy that is written, the graph and its bytes. Running holds the model, the session with the weights as
     read and as the runtime packs them, and the rows of hat functions of the history input twice: empty, and with the shares put in.
     INT4 is traced as INT8, and unpacked by the session in steps that each make a table of bytes.
     A CPU computes FP16 in FP32: it holds the weights so too, and the rows as FP16 twice and as FP32, in an arena that doubles as it grows.
-    A Mamba-2's session holds, for every row of a window, what the first projection of a block gives some eight times, and the decays
+    A Mamba-2's session holds, for every row of a window, the output of a block's first projection some eight times, and the decays
     between the row and those of its chunk some four times, in FP32 (as measured at five sizes; a quarter more or less).
     Everything else is small beside these; Python's and the exporter's own modules (about 200 MB) are not counted.
 

@@ -12,17 +12,17 @@ ALLOCATOR_BLOCK = 512  # bytes; kMinBlockSize of PyTorch's CUDACachingAllocator:
 # Of one handle with the default CUBLAS_WORKSPACE_CONFIG :4096:2:16:8 (PyTorch, CUDA semantics, "cuBLAS workspaces"), which the caching
 # allocator counts; one for the thread of the forward pass and one for that of the backward pass.
 CUBLAS_WORKSPACE = 2 * 8_519_680
-# What a process takes of a card before its first tensor: context, kernels, handles. No allocator counts it. An allowance, not a
+# Memory of a card that a process takes before its first tensor: context, kernels, handles. No allocator counts it. An allowance, not a
 # measurement: 300 to 500 MiB is what nvidia-smi usually shows for PyTorch on Ampere with CUDA 12.
 CUDA_CONTEXT = 400 * MIB
 
 
 @dataclass(frozen=True)
 class PlannedPeak:
-    """The most bytes of tensors at once, and what they are at that moment.
+    """The most bytes of tensors at once, by component at that moment.
 
     `components` has parameters (all that lives after building), gradients, optimizer, activations, workspace (of the LSTM),
-    and left_over: what is not freed when the step has ended, and belongs to none of the others.
+    and left_over: bytes not freed at the end of the step that belong to none of the others.
     """
 
     peak_bytes: int

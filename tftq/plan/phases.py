@@ -1,4 +1,4 @@
-"""The phases of a run, what each needs at its peak, and whether that fits the budget."""
+"""The phases of a run, the peak of each, and whether it fits the budget."""
 
 import io
 import warnings
@@ -22,14 +22,14 @@ from tftq.spec.units import MIB
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase of a run and what it needs.
+    """A phase of a run and its memory.
 
     Attributes:
         phase: train, prune, qat, validate or export.
         title: the phase, and the format of an export.
         batch_size: windows at a time.
         peak: of tensors; of an export, in host memory.
-        budget_bytes: what it may need beside what the device takes for itself; None where it does not count: it needs no memory of the
+        budget_bytes: its limit, beside the device's own overhead; None where it does not count: it needs no memory of the
             device, or the estimate is an upper bound that training may prove far too high.
     """
 
@@ -41,7 +41,7 @@ class Phase:
 
     @property
     def fits(self) -> bool:
-        """Whether it stays within the budget."""
+        """Return whether it stays within the budget."""
         return self.budget_bytes is None or self.peak.peak_bytes <= self.budget_bytes
 
     def as_dict(self) -> dict[str, Any]:
@@ -66,12 +66,12 @@ class RunPlan:
 
     @property
     def over(self) -> list[str]:
-        """The titles of the phases that do not fit."""
+        """Return the titles of the phases that do not fit."""
         return [phase.title for phase in self.phases if not phase.fits]
 
     @property
     def verdict(self) -> str:
-        """Whether everything fits, in a line."""
+        """Describe in a line whether everything fits."""
         budget = f"memory.budget_mb {self.memory.budget_mb} on {self.device.type}"
         return f"does not fit {budget}: {', '.join(self.over)}" if self.over else f"fits {budget}"
 
@@ -135,7 +135,7 @@ def plan_phases(recipe: Recipe, planner: Planner, plans: Mapping[str, StagePlan]
     on_cpu = planner.validates_on_cpu(recipe, plan)
     phases.append(Phase("validate", "validate", plan.validation_batch, planner.validation(recipe, plan), None if on_cpu else budget))
     size = planner.deployed_size(recipe)
-    exact = recipe.model.kind != "tft" or recipe.model.form == "knots"  # how many knots other forms need is known after training
+    exact = recipe.model.kind != "tft" or recipe.model.form == "knots"  # the number of knots of other forms is known only after training
     on_device = budget if planner.device.type == "cpu" and exact else None
     for kind in recipe.formats:
         peak = plan_export(recipe, kind, weights=size.weights, knots=size.knots, kept=size.kept)
@@ -144,12 +144,12 @@ def plan_phases(recipe: Recipe, planner: Planner, plans: Mapping[str, StagePlan]
 
 
 def allowance_bytes(device: torch.device) -> int:
-    """Return what a device holds beside tensors."""
+    """Return the bytes that a device holds beside tensors."""
     return CUDA_CONTEXT if device.type == "cuda" else 0
 
 
 def requested_device(recipe: RunRecipe) -> torch.device:
-    """Return the device that a recipe asks for, whether it is there or not."""
+    """Return the device of a recipe, present or not."""
     return torch.device("cuda" if recipe.device == "cuda" or (recipe.device == "auto" and torch.cuda.is_available()) else "cpu")
 
 

@@ -50,12 +50,12 @@ class StagePlan:
 
     @property
     def validation_alone(self) -> PlannedPeak:
-        """The peak of validation while the optimizer's state is off the device."""
+        """Return the peak of validation while the optimizer's state is off the device."""
         return self.validation.without("optimizer")
 
 
 class DeployedSize(NamedTuple):
-    """Numbers of the model that is exported, those of them that `quant.keep_float` keeps, and rows of its history's table, if any."""
+    """The number of weights of the exported model, of those that `quant.keep_float` keeps, and of rows of its history's table, if any."""
 
     weights: int
     kept: int
@@ -86,7 +86,7 @@ class Planner:
         """Plan the stages of a recipe.
 
         Args:
-            recipe: what is to be trained.
+            recipe: of the run.
             batch_sizes: windows to a forward pass of each stage; the recipe's own where left out.
 
         Raises:
@@ -96,7 +96,7 @@ class Planner:
         return {stage: self.plan_stage(recipe, stage, sizes.get(stage, recipe.train.batch_size)) for stage in stages_of(recipe)}
 
     def plan_stage(self, recipe: Recipe, stage: str, batch_size: int) -> StagePlan:
-        """Plan one of them, computed in forward passes of `batch_size` windows."""
+        """Plan one stage, computed in forward passes of `batch_size` windows."""
         validation_batch = recipe.validate.batch_size or batch_size
         make_model = {"train": self._model, "prune": self._pruned, "qat": self._prepared}[stage]
         settings = stage_settings(recipe, stage)
@@ -118,7 +118,7 @@ class Planner:
         return max(plan.update.peak_bytes, validation)
 
     def needed_bytes(self, recipe: Recipe, plan: StagePlan) -> int:
-        """Return what a stage takes of the device in all, with what no allocator counts."""
+        """Return all memory of the device that a stage takes, including what no allocator counts."""
         return self.peak_bytes(recipe, plan) + self.allowance_bytes
 
     def validates_on_cpu(self, recipe: Recipe, plan: StagePlan) -> bool:
@@ -140,7 +140,7 @@ class Planner:
 
     @property
     def allowance_bytes(self) -> int:
-        """Bytes that the device holds beside tensors."""
+        """Return the bytes that the device holds beside tensors."""
         return CUDA_CONTEXT if self.device.type == "cuda" else 0
 
     def within_budget(self, recipe: Recipe) -> dict[str, StagePlan]:
@@ -185,7 +185,7 @@ class Planner:
         return within
 
     def deployed_size(self, recipe: Recipe) -> DeployedSize:
-        """Count the numbers of what is exported.
+        """Count the weights of the exported model.
 
         Raises:
             QuantizationError: `quant.keep_float` matches nothing, or everything.
@@ -216,7 +216,7 @@ class Planner:
         return TemporalFusionTransformer(inputs, self.scaling, self.target_scaling, replace(architecture, form=form))
 
     def _inputs_in_the_end(self, recipe: Recipe) -> Inputs:
-        """Inputs of the exported model. Training decides which columns pruning keeps; others need as much, except categories."""
+        """Return the inputs of the exported model. Training decides which columns pruning keeps; others need as much, except categories."""
         if recipe.quant.prune is None:
             return self.inputs
         keep, names = recipe.quant.prune.keep, [column.name for column in self.inputs.history]
@@ -232,16 +232,16 @@ class Planner:
         prepared = prepare(self._deployable(recipe), lstm=quant.lstm, weights=quant.weights, keep_float=quant.keep_float).train()
         if recipe.quant.qat.ranges == "learn":
             learn_ranges(prepared)
-        for _, quantizer in quantizers(prepared):  # both at once is what needs most
+        for _, quantizer in quantizers(prepared):  # both at once need most
             quantizer.observing = quantizer.enabled = True
         return prepared
 
     def _deployable(self, recipe: Recipe) -> Forecaster:
-        """Build what is quantized and exported: of a TFT its tables."""
+        """Build the model to quantize and export: a TFT in the table form."""
         if not isinstance(recipe.model, TftRecipe):
             return self._model(recipe)
         architecture = architecture_of(recipe.model)
-        # The curves of the other forms decide how many knots they need; until they are trained, the most is what is planned.
+        # The curves of the other forms decide how many knots they need; until they are trained, the most is planned.
         knots = architecture.knots if architecture.form == "knots" else KNOT_COUNTS[-1]
         inputs = self._inputs_in_the_end(recipe)
         table = TemporalFusionTransformer(inputs, self.scaling, self.target_scaling, replace(architecture, form="knots", knots=knots))
@@ -267,13 +267,13 @@ def _steps(
         inputs = {name: torch.zeros(shape) for name, shape in model.inputs.shapes(size).items()}
         return Batch(inputs["history"], inputs["future"], inputs.get("static"), torch.zeros(size, model.inputs.horizon))
 
-    def first_step() -> None:  # of no meaning, and cheap: it makes the optimizer's state
+    def first_step() -> None:  # without meaning, and cheap: it creates the optimizer's state
         torch.stack([parameter.sum() for parameter in model.parameters()]).sum().backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
     def update() -> None:
-        for _ in range(min(passes, 2)):  # the second is computed while the gradients of the first are there
+        for _ in range(min(passes, 2)):  # the second is computed while the gradients of the first exist
             windows = batch(batch_size)
             with precision.autocast():
                 forecast = model(*windows.inputs)

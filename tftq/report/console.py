@@ -20,7 +20,7 @@ from tftq.spec.summary import FineTuningSummary
 from tftq.spec.units import MIB
 from tftq.train.state import Training
 
-PRINTED_LAYERS = 10  # those that lose most; the report shows all of them
+PRINTED_LAYERS = 10  # those with the largest effect; the report shows all of them
 PRINTED_VARIABLES = 5  # the heaviest; summary.json and the report have all of them
 
 
@@ -39,7 +39,7 @@ def memory_line(timeline: Timeline, planned: int) -> str:
 
 
 def ledger_table(stage: str, ledger: MemoryLedger) -> Table:
-    """Make a table of what a stage's peak was made of, beside the budget of each component."""
+    """Make a table of the components of a stage's peak, beside their budgets."""
     table = Table(title=f"Memory of {stage} at its peak, MiB", box=SIMPLE_HEAD, pad_edge=False)
     for name in ("", "measured", "budget", "verdict"):
         table.add_column(name, justify="right" if name in ("measured", "budget") else "left")
@@ -59,7 +59,7 @@ def validation_line(what: str, training: Training, naive: float) -> str:
 
 
 def pruned_line(before: float, pruned: FineTuningSummary) -> str:
-    """Describe what pruning kept and what it cost.
+    """Describe the variables that pruning kept, and its cost.
 
     Args:
         before: the loss of the model that was pruned.
@@ -140,7 +140,7 @@ def exported_table(exported: Mapping[Format, Exported], naive: float) -> Table:
 
 
 def _on_gpu(measured: dict[str, Any] | None) -> str:
-    """Describe what a session costs on a GPU; the report says why it was not measured."""
+    """Describe the cost of a session on a GPU; the report has the reason where it was not measured."""
     if measured is None:
         return "–"
     if "skipped" in measured:

@@ -37,7 +37,7 @@ def write_report(folder: Path) -> Path:
 
 
 def common_values(files: RunFiles) -> dict[str, Any]:
-    """Collect what the pages of forecasters and agents both show."""
+    """Collect the values that the pages of forecasters and agents share."""
     return {
         "summary": files.summary,
         "recipe": files.recipe,

@@ -1,4 +1,4 @@
-"""Compute what a page shows of memory: the course over the records, and the ledger of each stage."""
+"""Compute a page's section on memory: the course over the records, and the ledger of each stage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ class MemoryUse:
         source: how it was measured.
         chart: the peak of each record.
         ledgers: stage -> its ledger.
-        components: names of what a peak is made of.
-        phases: each phase's name, and what its highest peak was made of, the sum last.
+        components: names of a peak's components.
+        phases: each phase's name, and the components of its highest peak, the sum last.
     """
 
     source: str
@@ -35,7 +35,7 @@ class MemoryUse:
 
 
 def memory_use(files: RunFiles) -> MemoryUse:
-    """Collect what the records of a run say."""
+    """Summarize the memory records of a run."""
     by_stage = ledgers(files.records, files.recipe["memory"]["budget_mb"])
     return MemoryUse(
         SOURCES[files.summary["memory"]["source"]],
@@ -51,7 +51,7 @@ def memory_use(files: RunFiles) -> MemoryUse:
 
 
 def _chart(files: RunFiles) -> Markup:
-    """Draw a bar per record, stacked by what its peak was made of."""
+    """Draw a bar per record, stacked by the components of its peak."""
     planned, budget_mib = files.summary["memory"]["planned_peak_bytes"], files.recipe["memory"]["budget_mb"]
     stacks = [_stack(record) for record in files.records]
     groups = {name: [None if (size := stack[name]) is None else size / MIB for stack in stacks] for name in stacks[0]}

@@ -1,4 +1,4 @@
-"""Compute what a page shows of the exported models."""
+"""Compute a page's section on the exported models."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class ModelColumn:
     Attributes:
         name: the format.
         figures: the model's entry in summary.json.
-        integer_products: how many of the products with weights run in integers, as "20 of 20"; layers kept in floating point do not count.
-        gpu: what it costs on a GPU; None if that was not measured.
+        integer_products: products with weights that run in integers, such as "20 of 20"; layers kept in floating point do not count.
+        gpu: its cost on a GPU; None if that was not measured.
     """
 
     name: str
@@ -29,12 +29,12 @@ class ModelColumn:
 
     @property
     def nodes(self) -> str:
-        """Which provider computes how many nodes of the graph."""
+        """Describe which provider computes how many nodes of the graph."""
         return describe_nodes(self.figures["nodes"])
 
     @property
     def gpu_nodes(self) -> str:
-        """The same of the session on the GPU."""
+        """Describe the same for the session on the GPU."""
         return describe_nodes(self.figures["gpu"]["nodes"])
 
 

@@ -1,4 +1,4 @@
-"""Judge a run: what its recipe is for, beside the naive forecast."""
+"""Judge the result of a run beside the naive forecast."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class Outcome:
         risk: the P50 q-risk on the validation windows, `naive_risk` that of the naive forecast.
         coverage: the share of outcomes between the outer quantiles, `nominal_coverage` the share that they are meant to contain; 0 for one
             quantile.
-        baseline: what the naive forecast is.
+        baseline: a description of the naive forecast.
         complete: whether every memory record is there.
     """
 
@@ -50,28 +50,28 @@ class Outcome:
 
     @property
     def headline(self) -> str:
-        """Say whether the forecasts beat the naive forecast."""
+        """State whether the forecasts beat the naive forecast."""
         if self.risk > (1 + LEVEL) * self.naive_risk:
             return "The model does not beat the naive forecast"
         return "The model beats the naive forecast" if self._beats else "The model is level with the naive forecast"
 
     @property
     def difference(self) -> str:
-        """The risk in proportion to the naive one, in words; nothing if the naive forecast makes no error."""
+        """Describe the risk in proportion to the naive one; empty if the naive forecast makes no error."""
         if not self.naive_risk:
             return ""
         return f" ({abs(self.risk / self.naive_risk - 1):.1%} {'above' if self.risk > self.naive_risk else 'below'})"
 
     @property
     def interval(self) -> str:
-        """Whether the interval is as wide as it should be."""
+        """Describe whether the interval is as wide as it should be."""
         if self.coverage > self.nominal_coverage + COVERAGE_SLACK:
             return "too wide"
         return "too narrow" if self.coverage < self.nominal_coverage - COVERAGE_SLACK else "about right"
 
     @property
     def good(self) -> bool:
-        """Whether the naive forecast is beaten and every memory record is there."""
+        """Return whether the naive forecast is beaten and every memory record is present."""
         return self._beats and self.complete
 
     @property

@@ -17,7 +17,7 @@ def write_page(folder: Path, template: str, values: Mapping[str, Any]) -> Path:
     Args:
         folder: of a finished run.
         template: the name of a file in templates/.
-        values: what the template shows; a missing one is an error.
+        values: of the template; a missing one is an error.
 
     Returns:
         The path of the page.

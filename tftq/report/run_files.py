@@ -1,4 +1,4 @@
-"""Read the files of a finished run: a report shows nothing that is not in them."""
+"""Read the files of a finished run, the only source of its report."""
 
 import json
 from dataclasses import dataclass

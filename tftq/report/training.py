@@ -1,4 +1,4 @@
-"""Compute what a page shows of the epochs: loss and learning rate, one stage after the other."""
+"""Compute a page's section on the epochs: loss and learning rate, one stage after the other."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The formats of exported models: one table, and what follows from it."""
+"""The formats of exported models: one table, and the properties derived from it."""
 
 from dataclasses import dataclass
 from typing import Literal

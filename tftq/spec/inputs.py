@@ -13,7 +13,7 @@ class Column:
 
     Args:
         name: its name, unique within the inputs.
-        role: static (one value a window), observed (known up to now) or known (known over the horizon too).
+        role: static (one value per window), observed (known up to now) or known (known over the horizon too).
         categories: 0 for a real number; else the number of codes, code 0 being the unseen category.
     """
 
@@ -43,43 +43,43 @@ class Inputs:
 
     @property
     def static(self) -> tuple[Column, ...]:
-        """The columns of the static input; may be empty."""
+        """Return the columns of the static input; may be empty."""
         return self._of("static")
 
     @property
     def temporal(self) -> tuple[Column, ...]:
-        """The columns of a row of data: the observed ones, then the known ones."""
+        """Return the columns of a row of data: the observed ones, then the known ones."""
         return self._of("observed") + self._of("known")
 
     @property
     def first_known(self) -> int:
-        """Where in a row of data the known columns begin."""
+        """Return the index in a row of data at which the known columns begin."""
         return len(self._of("observed"))
 
     @property
     def history_places(self) -> list[int]:
-        """Where in a row of data the columns of the history input lie."""
+        """Return the indices in a row of data of the history input's columns."""
         gone = set(self.left_out)
         return [place for place, column in enumerate(self.temporal) if column.name not in gone]
 
     @property
     def history(self) -> tuple[Column, ...]:
-        """The columns of the history input: those of a row without `left_out`."""
+        """Return the columns of the history input: those of a row without `left_out`."""
         temporal = self.temporal
         return tuple(temporal[place] for place in self.history_places)
 
     @property
     def future(self) -> tuple[Column, ...]:
-        """The columns of the future input: the known ones."""
+        """Return the columns of the future input: the known ones."""
         return self._of("known")
 
     def without(self, names: Collection[str]) -> "Inputs":
-        """The same inputs with further columns removed from the history."""
+        """Return the same inputs with further columns removed from the history."""
         gone = {*self.left_out, *names}
         return replace(self, left_out=tuple(column.name for column in self.temporal if column.name in gone))
 
     def shapes(self, batch: int) -> dict[str, tuple[int, ...]]:
-        """The shape of each model input, by name and in order; `static` only where there is one."""
+        """Return the shape of each model input, by name and in order; `static` only where there is one."""
         shapes: dict[str, tuple[int, ...]] = {
             "history": (batch, self.lookback, len(self.history)),
             "future": (batch, self.horizon, len(self.future)),
@@ -90,5 +90,5 @@ class Inputs:
 
 
 def real_first(columns: tuple[Column, ...]) -> list[int]:
-    """The positions of the real columns, then those of the categorical ones: the order the curves are kept in."""
+    """Return the indices of the real columns, then of the categorical ones: the order of the curves."""
     return sorted(range(len(columns)), key=lambda position: columns[position].categories > 0)

@@ -14,7 +14,7 @@ from tftq.spec.onnx_file import read_entry
 from tftq.spec.quantiles import quantile_name
 
 METADATA_KEY = "tftq"  # the entry of an ONNX file's metadata
-VERSION = 1  # of what the entry holds
+VERSION = 1  # of the entry's content
 _RELEASE = re.compile(r"\d{1,4}\.\d{1,4}")
 MOST_SHOWN = 80  # characters of a value in a message
 MOST_BYTES = 16 << 20  # of the entry: that of 225 columns has 20,000
@@ -145,7 +145,7 @@ class Origin:
 
     @property
     def of_bars(self) -> bool:
-        """Whether it was trained on bars, not on a table."""
+        """Return whether it was trained on bars, not on a table."""
         return bool(self.data["kind"] == "bars")
 
 
@@ -157,7 +157,7 @@ class Metadata:
         version: of the metadata.
         model: its type: tft, mamba2, dqn or ppo.
         format: see `tftq.spec.formats.FORMATS`; `stream` for a half of a pair.
-        oldest_runtime: the oldest release of ONNX Runtime that can load the file, as 1.18.
+        oldest_runtime: the oldest release of ONNX Runtime that can load the file, such as 1.18.
         lookback: rows of the history input.
         inputs: the columns of each input, in order.
         versions: of the packages that made the file; None where one is not installed, as tftq itself in a checkout.
@@ -175,7 +175,7 @@ class Metadata:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], path: Path) -> Self:
-        """Validate what a file says.
+        """Validate the metadata in a file.
 
         Args:
             values: the JSON object.
@@ -192,7 +192,7 @@ class Metadata:
         return json.dumps(_written(self) | ({} if self.origin is None else _written(self.origin)), sort_keys=True)
 
     def names(self, name: str) -> tuple[str, ...]:
-        """The names of an input's columns, in order; none where there is no such input."""
+        """Return the names of an input's columns, in order; none where there is no such input."""
         return tuple(column.name for column in self.inputs.get(name, ()))
 
 
@@ -218,13 +218,13 @@ class ForecasterMetadata(Metadata):
 
     @property
     def data_options(self) -> dict[str, Any]:
-        """The options of the recipe's `data` by which the columns are made, of a file that a run made."""
+        """Return the options of the recipe's `data` by which the columns are made, of a file that a run made."""
         assert self.origin is not None
         return {**self.origin.data, "lookback": self.lookback, "horizon": self.horizon}
 
     @property
     def quantile_names(self) -> list[str]:
-        """P10, P50, P90: the quantiles as columns of forecasts are called."""
+        """Return the names of the quantiles as columns of forecasts: P10, P50, P90."""
         return [quantile_name(level) for level in self.quantiles]
 
 
@@ -271,7 +271,7 @@ class AgentMetadata(Metadata):
 
 
 def read_metadata(path: Path | str) -> ForecasterMetadata | AgentMetadata | None:
-    """Read what an exported file says of itself, without loading its graph.
+    """Read the metadata of an exported file, without loading its graph.
 
     Args:
         path: an ONNX file.
@@ -327,7 +327,7 @@ def _converted(cls: type[Any], values: Mapping[str, Any], path: Path) -> dict[st
 
 
 def _written(part: Any) -> dict[str, Any]:
-    """The keys of a dataclass's JSON, without those of a default value but with the version."""
+    """Return the keys of a dataclass's JSON, without those of a default value but with the version."""
     defaults = {key.name: key.default for key in fields(part)}
     values = {name: (getattr(part, name), rule) for name, rule in _rules(type(part)).items()}
     return {name: rule.write(value) for name, (value, rule) in values.items() if name == "version" or value != defaults[name]}
@@ -340,7 +340,7 @@ def _rules(cls: type[Any]) -> dict[str, Rule]:
 
 
 def _shown(value: Any) -> str:
-    """A value of JSON for a message, however large or deep it is."""
+    """Format a value of JSON for a message, however large or deep it is."""
     if isinstance(value, dict):
         return f"an object of {len(value)} keys"
     if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):

@@ -45,7 +45,7 @@ def read_entry(path: Path, name: str) -> bytes | None:
 
 
 def _fields(file: BinaryIO, size: int, *, wanted: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """The sized fields of a message by number, with the content of the wanted one, or of all where none is named."""
+    """Yield the sized fields of a message by number, with the content of the wanted one, or of all where none is named."""
     while file.tell() < size:
         key = _varint(file)
         number, wire_type = key >> 3, key & 7

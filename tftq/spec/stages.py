@@ -11,7 +11,7 @@ class Stage:
         name: in recipes, summary.json and memory.jsonl.
         title: a noun phrase for progress bars, reports and messages.
         folder: of its metrics.jsonl and checkpoints/, in the run's folder.
-        epoch_prefix: what stands before the numbers of its epochs in a report.
+        epoch_prefix: the prefix of its epochs' numbers in a report.
         fine_tunes: whether it trains a changed model further, and so ends no worse than it began.
     """
 

@@ -35,7 +35,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationSummary(Summary):
-    """How good forecasts are.
+    """The quality of forecasts.
 
     Attributes:
         windows: that were forecast.
@@ -63,11 +63,11 @@ class TrainingSummary(Summary):
     Attributes:
         updates: applied.
         skipped_updates: FP16 steps that overflowed.
-        best_epoch: counted from 1; 0 where the model was best as it came.
+        best_epoch: counted from 1; 0 where the initial model was best.
         samples_per_s: windows trained on in a second.
         batch_size: windows to a forward pass at the end.
         out_of_memory: how often memory ran out.
-        start_loss: of the model as it came, where that was validated.
+        start_loss: of the initial model, where that was validated.
         val: of the best epoch.
     """
 
@@ -108,12 +108,12 @@ class MemorySummary(Summary):
     Attributes:
         source: cuda, counter or rss.
         peak_bytes: None where nothing could be measured.
-        checkpoints_expected: records that the epochs owe.
+        checkpoints_expected: records expected of the epochs.
         checkpoints_recorded: those of them that were written by a probe that worked.
         missing: the others, with their reasons.
-        planned_peak_bytes: what was expected.
-        components: bytes at the peak by what they are for; None for what was not measured.
-        ledger: stage -> its peak beside what each kind of memory may take.
+        planned_peak_bytes: the peak of the plan.
+        components: bytes at the peak by purpose; None for those not measured.
+        ledger: stage -> its peak beside the budget of each component.
     """
 
     source: str
@@ -128,7 +128,7 @@ class MemorySummary(Summary):
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationWindows(Summary):
-    """By which runs can be compared: how many windows, a fingerprint of their targets, and the scale that the loss is in."""
+    """The basis for comparing runs: the number of windows, a fingerprint of their targets, and the scale of the loss."""
 
     count: int
     targets: str
@@ -157,7 +157,7 @@ class ForecasterSummary(Summary):
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSummary(Summary):
-    """The run of an agent; `kind` is its algorithm, `val` what it earned beside fixed positions."""
+    """The run of an agent; `kind` is its algorithm, `val` its earnings beside those of fixed positions."""
 
     name: str
     status: str = "ok"
@@ -176,7 +176,7 @@ class AgentSummary(Summary):
 
 @dataclass(frozen=True, kw_only=True)
 class MemberSummary(Summary):
-    """A member of an ensemble; `states` counts bars by what the member gave at them."""
+    """A member of an ensemble; `states` counts bars by the member's replies."""
 
     kind: str
     path: str

@@ -12,7 +12,7 @@ EPILOG = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the verb takes."""
+    """Add the verb's arguments."""
     parser.add_argument(
         "given", nargs="+", metavar="RECIPE|FOLDER|key=value", help="recipes, folders of finished runs; options for recipes"
     )

@@ -13,7 +13,7 @@ EPILOG = "Example: recipes/ensemble.yaml"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the verb takes."""
+    """Add the verb's arguments."""
     parser.add_argument("recipe", type=Path, help="a YAML file, see recipes/")
     parser.add_argument("override", nargs="*", metavar="key=value", help="an option of the recipe, as memory.budget_mb=120 or data.path=-")
     parser.add_argument("--resume", action="store_true", help="resume an earlier run in its folder, out=...")

@@ -18,7 +18,7 @@ EPILOG = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the verb takes."""
+    """Add the verb's arguments."""
     parser.add_argument("model", type=Path, help="an exported .onnx file, or the folder of a run")
     parser.add_argument("data", type=Path, help="a parquet or CSV file of bars or of a table, as the model was trained on")
     parser.add_argument("override", nargs="*", metavar="key=value", help=f"what differs from training: data.{', data.'.join(CHANGEABLE)}")

@@ -9,7 +9,7 @@ EPILOG = "Example: recipes/qat_int8.yaml"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the verb takes."""
+    """Add the verb's arguments."""
     parser.add_argument("recipe", type=Path, help="a YAML file, see recipes/")
     parser.add_argument("override", nargs="*", metavar="key=value", help="an option of the recipe, as train.epochs=2 or out=/tmp/run")
     parser.add_argument("--resume", action="store_true", help="resume an interrupted run in its folder, out=...")

@@ -10,7 +10,7 @@ EPILOG = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the verb takes."""
+    """Add the verb's arguments."""
     parser.add_argument("recipe", type=Path, help="a YAML file, see recipes/")
     parser.add_argument("override", nargs="*", metavar="key=value", help="an option of the recipe, as train.epochs=2")
     parser.add_argument("--json", action="store_true", help='print {"recipe": {...}, "recipe_hash": "..."} and nothing else')
