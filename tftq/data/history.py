@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tftq.data.bars import load_bars
-from tftq.data.features.calendar import circle
+from tftq.data.features.calendar import calendar_columns
 from tftq.data.features.table import clock_features
-from tftq.data.files import duration, iso, wall_clock
+from tftq.data.files import duration, iso
 from tftq.data.latest import NotStreamedError, newest_rows
 from tftq.data.source import Source, Tail
 from tftq.data.table import read_table
@@ -111,12 +111,7 @@ def _clock(recipe: BarsRecipe | TableRecipe, times: np.ndarray) -> np.ndarray:
     """Compute the columns that are known at any time, float64 [times, clock columns]."""
     if recipe.kind == "bars":
         return clock_features(times, recipe.time_zone)
-    wall = wall_clock(times, recipe.time_zone)
-    return (
-        np.stack([wave for cycle in recipe.calendar for wave in circle(wall, cycle)], axis=1)
-        if recipe.calendar
-        else np.empty((len(times), 0))
-    )
+    return calendar_columns(times, recipe.time_zone, recipe.calendar)
 
 
 def read_history(recipe: BarsRecipe | TableRecipe, step: int, *, newest: bool = False) -> History:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tftq.data.features.calendar import circle
-from tftq.data.files import Columns, nanoseconds, numbers, read_file, wall_clock
+from tftq.data.features.calendar import calendar_columns
+from tftq.data.files import Columns, nanoseconds, numbers, read_file
 from tftq.data.rows import RowOrder
 from tftq.data.segments import Needs, usable, usual_step
 from tftq.data.source import Keep, Source, Tail, in_memory, window_starts
@@ -61,9 +61,7 @@ def read_table(recipe: TableRecipe, keep: Keep = in_memory, *, forecasting: bool
     needs = Needs(0, recipe.lookback, 0 if forecasting else recipe.horizon)
     segments, cuts = usable(rows, needs)
 
-    wall = wall_clock(rows.times, recipe.time_zone)
-    for index, cycle in enumerate(recipe.calendar):
-        values[:, len(names) + 2 * index], values[:, len(names) + 2 * index + 1] = circle(wall, cycle)
+    values[:, len(names) :] = calendar_columns(rows.times, recipe.time_zone, recipe.calendar)
     observed = tuple(Column(name, "observed") for name in names[: 1 + len(recipe.observed)])
     known = tuple(Column(name, "known") for name in (*recipe.known, *clock))
     slots = (rows.times - rows.times[0]) // usual_step(rows)

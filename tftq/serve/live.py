@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tftq.data.features.calendar import circle
+from tftq.data.features.calendar import calendar_columns
 from tftq.data.features.online import VALUES, OnlineFeatures
 from tftq.data.features.table import BAR_COLUMNS, CLOCK_COLUMNS, clock_features
-from tftq.data.files import iso, wall_clock
+from tftq.data.files import iso
 from tftq.errors import NonFiniteError, StreamError
 from tftq.serve.find import find_model, model_folder
 from tftq.serve.forecast import ServedModel
@@ -228,9 +228,7 @@ class _TableColumns:
         return np.concatenate([values, self.clock(np.array([time]))[0]]).astype(np.float32)
 
     def clock(self, times: np.ndarray) -> np.ndarray:
-        wall = wall_clock(times, self._zone)
-        waves = [wave for cycle in self._cycles for wave in circle(wall, cycle)]
-        return np.stack(waves, axis=1) if waves else np.empty((len(times), 0))
+        return calendar_columns(times, self._zone, self._cycles)
 
 
 def _number(name: str, value: Any) -> float:

@@ -1,8 +1,10 @@
 """Calendar columns: features of any time, past or future, from the clock alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
+
+from tftq.data.files import wall_clock
 
 DAY = 86_400_000_000_000  # nanoseconds
 
@@ -44,3 +46,19 @@ def circle(wall: np.ndarray, cycle: str, harmonic: int = 1) -> tuple[np.ndarray,
     """
     angle = 2 * np.pi * harmonic * PHASES[cycle](wall)
     return np.sin(angle), np.cos(angle)
+
+
+def calendar_columns(times: np.ndarray, time_zone: str | None, cycles: Sequence[str]) -> np.ndarray:
+    """Compute the calendar columns of a table, a sine and a cosine for each cycle.
+
+    Args:
+        times: int64 nanoseconds UTC [rows].
+        time_zone: whose clock; None is UTC.
+        cycles: names in `PHASES`.
+
+    Returns:
+        float64 [rows, 2 · cycles].
+    """
+    wall = wall_clock(times, time_zone)
+    waves = [wave for cycle in cycles for wave in circle(wall, cycle)]
+    return np.stack(waves, axis=1) if waves else np.empty((len(times), 0))
