@@ -1,4 +1,4 @@
-"""Which products of a graph really run in integers, and how many of its weights are stored so: counted, not claimed."""
+"""Count the products of a graph that really run in integers, and the weights that are stored as integers."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,8 +22,8 @@ WEIGHT_INPUTS = {
     **dict.fromkeys(("LSTM", "DynamicQuantizeLSTM"), (1, 2)),
 }
 LSTMS = ("LSTM", "DynamicQuantizeLSTM")
-WHOLE = "network"  # what a half of a streaming pair calls the model
-UNPACKING = ("Cast", "Mul", "Add", "Reshape", "Concat")  # what makes INT8 of weights that are stored in four bits
+WHOLE = "network"  # the prefix of the model's names in a half of a streaming pair
+UNPACKING = ("Cast", "Mul", "Add", "Reshape", "Concat")  # the operators that unpack weights in four bits to INT8
 MIN_FLOAT_WEIGHTS = 16  # of a product; smaller float constants are signs and scales
 
 
@@ -32,9 +32,9 @@ class Product:
     """One product of the optimised graph.
 
     Attributes:
-        operator: that computes it.
-        weight: the constant that it multiplies by; None where it multiplies two activations, as attention does.
-        type: what the weight is multiplied as, by ONNX's name; None without a weight.
+        operator: the one that computes it.
+        weight: the constant factor; None where it multiplies two activations, as attention does.
+        type: the weight's type in the product, by ONNX's name; None without a weight.
         size: weights.
         kept: its layer was to stay in floating point.
     """
@@ -47,7 +47,7 @@ class Product:
 
 
 class StoredWeight(NamedTuple):
-    """What a file stores of a weight of a product: its name, the type by ONNX's name, whether it is the LSTM's, and how many numbers."""
+    """A stored weight of a product: its name, its type by ONNX's name, whether it is the LSTM's, and its size."""
 
     name: str
     type: str
@@ -56,18 +56,18 @@ class StoredWeight(NamedTuple):
 
     @property
     def integer(self) -> bool:
-        """Whether it is stored in integers."""
+        """Return whether it is stored in integers."""
         return self.type in ("INT8", "INT4")
 
     @property
     def layer(self) -> str:
-        """The layer that it belongs to."""
+        """Return the layer that it belongs to."""
         return layer_of(self.name)
 
 
 @dataclass(frozen=True)
 class Census:
-    """What the runtime made of a graph.
+    """The operators and products of a graph as the runtime executes it.
 
     Attributes:
         operators: how often each operator occurs in the optimised graph.
@@ -77,7 +77,7 @@ class Census:
             without those of layers that were to stay so.
         kept_float: layer -> its weights, of the layers that were to stay in floating point and do.
         int8_weight_share: share of all weights that are stored as INT8.
-        int4_weight_share: the same of INT4, which the runtime makes INT8 of when it loads the file.
+        int4_weight_share: the same of INT4, which the runtime converts to INT8 when it loads the file.
         integer_share_outside_lstm: of both together, without the LSTM's, and without those of layers that were to stay in floating point.
     """
 
@@ -118,7 +118,7 @@ def take_census(*paths: Path, kept: Collection[str] = ()) -> Census:
 
 
 def _optimised_graphs(path: Path) -> list[onnx.GraphProto]:
-    """The graph that the runtime computes, and the bodies of its loops."""
+    """Return the graph that the runtime computes, and the bodies of its loops."""
     optimised = path.with_suffix(".optimised")
     try:
         open_session(path, optimised=optimised)
@@ -144,7 +144,7 @@ def _products(parts: list[onnx.GraphProto], kept: Collection[str]) -> Iterator[P
 
 
 def stored_weights(path: Path) -> list[StoredWeight]:
-    """The weights of a model's products as they are stored; one for each time that one is used."""
+    """List the weights of a model's products as they are stored; one for each use."""
     parts = list(every_graph(onnx.load(path).graph))
     stored = {tensor.name: tensor for part in parts for tensor in part.initializer}
     nodes = [node for part in parts for node in part.node]
@@ -163,7 +163,7 @@ def stored_weights(path: Path) -> list[StoredWeight]:
 
 
 def _unpacked_from(name: str, stored: Mapping[str, TensorProto], makers: Mapping[str, NodeProto]) -> list[TensorProto]:
-    """The constants that a weight is, or is unpacked from when the file is loaded; none where it depends on an input."""
+    """Return the constants of a weight, or those it is unpacked from at loading; none where it depends on an input."""
     if name in stored:
         return [stored[name]]
     if name not in makers or makers[name].op_type not in UNPACKING:
@@ -173,7 +173,7 @@ def _unpacked_from(name: str, stored: Mapping[str, TensorProto], makers: Mapping
 
 
 def integer_shares(weights: Sequence[StoredWeight], kept: Collection[str] = ()) -> dict[str, float]:
-    """The shares of a `Census`.
+    """Compute the shares of a `Census`.
 
     Args:
         weights: of a model, or of its parts together.
@@ -188,17 +188,17 @@ def integer_shares(weights: Sequence[StoredWeight], kept: Collection[str] = ()) 
 
 
 def float_lstm_weights(weights: Sequence[StoredWeight], kept: Collection[str] = ()) -> int:
-    """How many of the LSTM's weights are stored in floating point, without those of layers that were to stay so.
+    """Count the LSTM's weights stored in floating point, without those of layers that were to stay so.
 
-    Args: as of `integer_shares`.
+    Args: see `integer_shares`.
     """
     return sum(weight.size for weight in weights if weight.lstm and not weight.integer and weight.layer not in kept)
 
 
 def kept_weights(weights: Sequence[StoredWeight], kept: Collection[str]) -> dict[str, int]:
-    """How many weights each of the layers has that were to stay in floating point and do.
+    """Count the weights of each layer that was to stay in floating point and does.
 
-    Args: as of `integer_shares`.
+    Args: see `integer_shares`.
     """
     once = {weight for weight in weights if not weight.integer}  # though both halves of a streaming pair may use it
     sizes = {layer: sum(weight.size for weight in once if weight.layer == layer) for layer in kept}
@@ -206,11 +206,11 @@ def kept_weights(weights: Sequence[StoredWeight], kept: Collection[str]) -> dict
 
 
 def layer_of(weight: str) -> str:
-    """The name of the layer that a weight of a graph belongs to, from its own."""
+    """Derive the name of a weight's layer from the weight's own name."""
     return weight.removeprefix(f"{WHOLE}.").rpartition(".")[0]
 
 
 def _share(weights: Sequence[StoredWeight], part: Sequence[StoredWeight]) -> float:
-    """Of none, all are."""
+    """Return a share; 1 of an empty whole."""
     everything = sum(weight.size for weight in weights)
     return sum(weight.size for weight in part) / everything if everything else 1.0

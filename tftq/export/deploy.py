@@ -1,4 +1,4 @@
-"""From a model to the network that is traced: each product as the runtime will compute it."""
+"""Convert a model to the network that is traced: each product as the runtime will compute it."""
 
 import copy
 from collections.abc import Callable
@@ -21,10 +21,10 @@ Model = TypeVar("Model", bound=nn.Module)  # with `kept_float`, as `Forecaster` 
 
 
 def deploy(model: Model) -> Model:
-    """A copy of a model, a TFT in the table form, its products replaced by what the runtime computes; only for tracing.
+    """Copy a model, a TFT in the table form, with its products as the runtime computes them; only for tracing.
 
     Args:
-        model: a float table model, or a prepared and calibrated one, which comes out in integers.
+        model: a float table model, or a prepared and calibrated one, which is converted to integers.
 
     Returns:
         The copy, in eval mode.
@@ -47,11 +47,11 @@ def deploy(model: Model) -> Model:
 
 
 def replaced(model: Model, swaps: dict[type[nn.Module], Callable[..., nn.Module]]) -> Model:
-    """As `deploy`, with any replacements.
+    """Copy a model for tracing, see `deploy`, with any replacements.
 
     Args:
         model: a TFT in the table form, or a network that has none.
-        swaps: type of a module -> what makes its replacement of it.
+        swaps: type of a module -> the function that makes its replacement.
     """
     check_ranges(model)
     deployed = copy.deepcopy(model).eval().requires_grad_(False)
@@ -60,10 +60,10 @@ def replaced(model: Model, swaps: dict[type[nn.Module], Callable[..., nn.Module]
 
 
 def compute_by_window(deployed: Forecaster) -> None:
-    """Have the tables of what has a time axis computed window after window: memory that hardly grows with the batch.
+    """Compute tables of inputs with a time axis window after window: memory then hardly grows with the batch.
 
     Args:
-        deployed: of `deploy`; what has no tables stays as it is.
+        deployed: from `deploy`; parts without tables stay unchanged.
     """
     if not isinstance(deployed, TemporalFusionTransformer):
         return

@@ -1,4 +1,4 @@
-"""One export of a forecaster in one piece: built, proven, measured on the validation windows, and only then named."""
+"""Export a forecaster in one piece: build it, prove it, measure it on the validation windows, and only then name the file."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Exported(Proven):
 
     @property
     def found(self) -> dict[str, object]:
-        """How good its forecasts are."""
+        """Return the quality of its forecasts, in plain types."""
         return {
             **validation_summary(self.quality).as_dict(),
             **({} if self.test is None else {"test": validation_summary(self.test).as_dict()}),
@@ -58,20 +58,20 @@ def export_model(
     origin: Origin,
     gpu: str | None = None,
 ) -> Exported:
-    """Write `<folder>/<format>.onnx` and what was proven of it, or nothing.
+    """Write `<folder>/<format>.onnx` and its proof, or nothing.
 
     Args:
         model: a Mamba-2, or a TFT in the table form; prepared and calibrated for the formats with integer weights.
         format: the format.
-        folder: where to; made where missing.
+        folder: the folder to write to; created if missing.
         validation: the windows to prove and to measure it with.
         test: further windows to measure it with, where there are any.
-        batch_size: windows a run.
-        origin: where the file comes from.
-        gpu: the UUID of the GPU at hand, to measure there too what is for one.
+        batch_size: windows per run.
+        origin: the file's run and data.
+        gpu: the UUID of the GPU, to measure formats for a GPU there too.
 
     Raises:
-        GateError: the model is not what it should be; no file with its name is left.
+        GateError: the model failed a check; no file with its name is left.
     """
     path, proof = folder / FORMATS[format].files[0], folder / FORMATS[format].proof_file
     with to_be_proven(path, proof=proof) as unproven:
@@ -91,11 +91,11 @@ def prove_forecaster(
 
     Args:
         path: the ONNX file.
-        model: what it was built from, or computes as the file should; in integers in eval mode where the file does.
+        model: the file's source, or one that computes the same; in integers in eval mode where the file does.
         batch: some real windows.
         format: the format that the file is meant to have.
         kept: the layers that were to stay in floating point where the others are quantized.
-        gpu: the UUID of the GPU at hand, to measure it there too.
+        gpu: the UUID of the GPU, to measure it there too.
     """
 
     def run(indices: Tensor | None = None, *, optimise: bool = True) -> np.ndarray:
@@ -134,5 +134,5 @@ def _select(batch: Batch, indices: Tensor) -> Batch:
 
 
 def _spread_out(windows: Windows, count: int = EXPORT_WINDOWS) -> Batch:
-    """Windows spread over a part's whole time."""
+    """Select windows spread over a part's whole time."""
     return gather(windows, torch.linspace(0, len(windows) - 1, min(count, len(windows))).round().long())

@@ -1,4 +1,4 @@
-"""The checks of the gate: what an exported model must show before it gets its name: exact, integer, ordered, batch-invariant."""
+"""The checks that an exported model must pass before it gets its name: exact, integer, ordered, batch-invariant."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from tftq.spec.formats import FORMATS, Format
 EXACT = 1e-4  # rounding of floats
 HALF = 2e-2  # FP16 has eleven bits
 BATCH_INVARIANCE = 1e-5
-STEP = 1 / 255  # what a rounding tie may always move: there, floats that differ by their last bit become other integers
+STEP = 1 / 255  # always allowed at a rounding tie: there, floats that differ by their last bit become other integers
 INTEGER_SHARE = 0.98  # of the weights outside the LSTM
 CHECKED_BATCHES = (1, 2, 7)
 
 
 @dataclass(frozen=True)
 class Check:
-    """One property of a model: what was measured, and what is allowed.
+    """One property of a model: its measured and its allowed value.
 
     Attributes:
         name: of the property.
@@ -52,11 +52,11 @@ def finiteness(output: np.ndarray) -> Check:
 
 
 def storage(census: Census, model: nn.Module, format: Format, kept: Collection[str] = ()) -> list[Check]:
-    """Check that a file stores and multiplies what its format says; nothing where that is floating point throughout.
+    """Check that a file stores and multiplies the types of its format; nothing where that is floating point throughout.
 
     Args:
         census: of the file, or of both halves of a streaming pair.
-        model: what it was built from.
+        model: its source.
         format: the format.
         kept: the layers that were to stay in floating point where the others are quantized.
     """
@@ -83,7 +83,7 @@ def _lstm_integrity(census: Census, model: nn.Module, kept: Collection[str]) -> 
 
 
 def _stored_as_integers(census: Census, kept: Collection[str] = ()) -> list[Check]:
-    """Check that the weights alone are stored as integers, whatever the products make of them."""
+    """Check that the weights are stored as integers, whatever the type of the products."""
     name = f"INT8 and INT4 share of the weights outside the LSTM{_beside(kept)}"
     share = at_least(name, census.integer_share_outside_lstm, INTEGER_SHARE)
     return [share, equals("layers kept in floating point", len(census.kept_float), len(kept))] if kept else [share]
@@ -104,7 +104,7 @@ def require(title: str, checks: list[Check]) -> None:
 
 
 def table(checks: list[Check]) -> str:
-    """Format checks as a table, a line each."""
+    """Format checks as a table, one per line."""
     width = max(len(check.name) for check in checks)
     lines = []
     for check in checks:
@@ -114,10 +114,10 @@ def table(checks: list[Check]) -> str:
 
 
 def distances(name: str, output: np.ndarray, reference: np.ndarray, tolerance: float, *, spread: float, ties: float | None) -> list[Check]:
-    """Check the largest distance; where values can lie on rounding ties, the nearest window's too, and the largest against what ties move.
+    """Check the largest distance; where values can lie on rounding ties, the nearest window's too, and the largest against the ties' bound.
 
-    A bar with a value on a tie moves every window that it is in, so how many windows agree says little: in a large model or a short part
-    of the data it can be few. But what computes something else agrees in none.
+    A bar with a value on a tie moves all its windows, so counting the windows that agree means little: in a large model or a short part
+    of the data it can be few. But a different computation agrees in none.
 
     Args:
         name: of the distance.
@@ -146,10 +146,10 @@ def _at_most(name: str, measured: float, allowed: float) -> Check:
 
 
 def at_least(name: str, measured: float, allowed: float) -> Check:
-    """Check a property that must not be below what is allowed."""
+    """Check a property with a lower bound."""
     return Check(name, measured, f">= {allowed:.3g}", measured >= allowed)
 
 
 def equals(name: str, measured: float, allowed: float) -> Check:
-    """Check a property that must be exactly what is allowed."""
+    """Check a property with a single allowed value."""
     return Check(name, measured, f"== {allowed:g}", measured == allowed)

@@ -1,4 +1,4 @@
-"""From a forecaster to ONNX bytes: traced, named, described, and stripped of what only the tracer needs."""
+"""Convert a forecaster to ONNX bytes: trace, name and describe it, and strip the tracer's notes."""
 
 from collections.abc import Iterable, Mapping
 
@@ -25,14 +25,14 @@ PRICE = "last close * exp(forecast)"  # of forecasts of bars, which are log retu
 
 
 def build_forecaster(model: Forecaster, format: Format, target: str, origin: Origin | None = None) -> bytes:
-    """An ONNX model: raw columns in, `forecast` [batch, horizon, quantiles] in the target's unit out, any batch size.
+    """Build an ONNX model: raw columns in, `forecast` [batch, horizon, quantiles] in the target's unit out, any batch size.
 
     Args:
         model: a Mamba-2, or a TFT in the table form; where prepared and calibrated, its weights are
             stored as INT8, and the products are of integers.
-        format: what it is called; those for a GPU compute products in FP16, of weights in INT8 too.
+        format: its name; those for a GPU compute products in FP16, of weights in INT8 too.
         target: the target's unit.
-        origin: where it comes from; None where no run made it.
+        origin: its run and data; None where no run made it.
 
     Returns:
         The serialized model; the same for the same model.
@@ -41,18 +41,18 @@ def build_forecaster(model: Forecaster, format: Format, target: str, origin: Ori
         deployed = deploy_half(model)
     else:
         deployed = deploy(model)
-        compute_by_window(deployed)  # not for a GPU, which wants few and large products
+        compute_by_window(deployed)  # not for a GPU, where few and large products are fast
     return build_graph(deployed, model.inputs.shapes(EXAMPLE_BATCH), ("forecast",), describe(model, format, target, origin))
 
 
 def build_graph(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], outputs: tuple[str, ...], metadata: Metadata) -> bytes:
-    """An ONNX model of any network that `deploy` made, or that is made of one.
+    """Build an ONNX model of any network from `deploy`, or built on one.
 
     Args:
         network: in eval mode.
         shapes: its inputs by name and in order, each of a batch of `EXAMPLE_BATCH`.
-        outputs: the names of what it gives, in order.
-        metadata: what the file says of itself.
+        outputs: the names of its outputs, in order.
+        metadata: of the file.
 
     Returns:
         The serialized model; the same for the same network.
@@ -66,7 +66,7 @@ def build_graph(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], outpu
 
 
 def describe(model: Forecaster, format: Format, target: str, origin: Origin | None) -> ForecasterMetadata:
-    """What a forecaster's file says of itself.
+    """Build the metadata of a forecaster's file.
 
     Args: see `build_forecaster`.
     """
@@ -89,10 +89,10 @@ def describe(model: Forecaster, format: Format, target: str, origin: Origin | No
 
 
 def columns_of(columns: Iterable[Column]) -> tuple[InputColumn, ...]:
-    """The columns of an input as a file describes them."""
+    """Describe the columns of an input for a file's metadata."""
     return tuple(InputColumn(column.name, column.role, column.categories) for column in columns)
 
 
 def tool_versions() -> dict[str, str | None]:
-    """The versions of the packages that make a file."""
+    """Return the versions of the packages that make a file."""
     return {name: installed(name) for name in ("tftq", "torch", "onnx", "onnxscript")}

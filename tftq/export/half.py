@@ -29,7 +29,7 @@ class _IntegerWeight:
     """
 
     def store(self, weight: Tensor, quantizer: WeightQuantizer) -> None:
-        """Take the weight over from a calibrated layer."""
+        """Copy the weight from a calibrated layer."""
         scale = quantizer.scale
         integers = quantizer.integers(weight)
         self.integers = constant(integers if quantizer.axis == 0 else integers.T.contiguous())
@@ -44,7 +44,7 @@ class _IntegerWeight:
 
 
 class HalfIntegerLinear(_IntegerWeight, nn.Module):
-    """As `FloatLinear` in FP16, its weight stored as INT8; its input is not rounded.
+    """A `FloatLinear` in FP16, its weight stored as INT8; its input is not rounded.
 
     Args:
         linear: the layer with its quantizers, calibrated.
@@ -62,7 +62,7 @@ class HalfIntegerLinear(_IntegerWeight, nn.Module):
 
 
 class HalfIntegerTable(_IntegerWeight, DenseTable):
-    """As `DenseTable` in FP16, its values stored as INT8; the shares are not rounded.
+    """A `DenseTable` in FP16, its values stored as INT8; the shares are not rounded.
 
     Args:
         curves: the table with its quantizer, calibrated.
@@ -79,7 +79,7 @@ class HalfIntegerTable(_IntegerWeight, DenseTable):
 
 
 def deploy_half(model: Forecaster) -> Forecaster:
-    """As `tftq.export.deploy.deploy`, for a GPU.
+    """Copy a model for tracing, see `tftq.export.deploy.deploy`, for a GPU.
 
     Args:
         model: a float table model, or a prepared and calibrated one, whose weights then stay INT8.
@@ -103,5 +103,5 @@ def deploy_half(model: Forecaster) -> Forecaster:
 
 
 def asinh(x: Tensor) -> Tensor:
-    """Written out: the CUDA provider has no kernel for Asinh, and would copy to the CPU and back for it."""
+    """Compute asinh by other operators: the CUDA provider has no kernel for Asinh, and would copy to the CPU and back for it."""
     return x.sign() * (x.abs() + (x * x + 1).sqrt()).log()

@@ -18,17 +18,17 @@ from tftq.quant.quantizers import CurveQuantizer
 
 
 def onnx_operator(name: str, inputs: tuple[Tensor | None, ...], shape: tuple[int, ...], dtype: torch.dtype, **attributes: Any) -> Tensor:
-    """One ONNX operator, for the exporter to write as it stands."""
+    """Trace one ONNX operator, which the exporter writes unchanged."""
     return torch.onnx.ops.symbolic(name, inputs, attributes, dtype=dtype, shape=shape)
 
 
 def quantized(x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
-    """QuantizeLinear to UINT8."""
+    """Trace QuantizeLinear to UINT8."""
     return onnx_operator("QuantizeLinear", (x, scale, zero_point), x.shape, torch.uint8)
 
 
 def dequantized(x: Tensor, scale: Tensor, zero_point: Tensor, *, axis: int | None = None) -> Tensor:
-    """DequantizeLinear to what the scale is in; without a zero point of its own, a constant would not be fused."""
+    """Trace DequantizeLinear to the scale's type; without a zero point of its own, a constant would not be fused."""
     attributes = {} if axis is None else {"axis": axis}
     return onnx_operator("DequantizeLinear", (x, scale, zero_point), x.shape, scale.dtype, **attributes)
 
@@ -57,7 +57,7 @@ class IntegerLinear(nn.Module):
             self.bias_scale = constant(scale)
             self.bias_zero = constant(torch.zeros_like(scale, dtype=torch.int32))
         else:
-            self.weight = constant(self.weight.T.contiguous())  # [inputs, outputs], as MatMul wants it
+            self.weight = constant(self.weight.T.contiguous())  # [inputs, outputs], as MatMul expects
 
     def forward(self, x: Tensor) -> Tensor:
         """Args: x [..., inputs]. Returns: [..., outputs]."""
@@ -83,7 +83,7 @@ class DenseTable(TableCurves):
 
     Args:
         curves: the float table.
-        dtype: what the product is computed in.
+        dtype: the product's type.
 
     Attributes:
         window: rows of a window, where one window is to be computed after another; the operand of a whole batch is large.
@@ -95,7 +95,7 @@ class DenseTable(TableCurves):
         super().__init__(curves.grid, curves.values.to(dtype))
 
     def mix(self, x: Tensor, weights: Tensor) -> Tensor:
-        """As `TableCurves.mix`."""
+        """Mix the curves, see `TableCurves.mix`."""
         if self.window is None:
             return self._product(x, weights)
         windows = [rows.unflatten(0, (-1, self.window)) for rows in (x, weights)]  # [batch, window, variables] each
@@ -108,7 +108,7 @@ class DenseTable(TableCurves):
 
 
 class IntegerTable(DenseTable):
-    """As `DenseTable`, with UINT8 shares, scattered as bytes, a quarter of the memory, and INT8 values, stored as that or in four bits.
+    """A `DenseTable` with UINT8 shares, scattered as bytes, a quarter of the memory, and INT8 values, stored as that or in four bits.
 
     Args:
         curves: the table with its quantizer, calibrated.
@@ -139,21 +139,21 @@ class IntegerTable(DenseTable):
 
 
 def scattered(index: Tensor, share: Tensor, rows: int) -> Tensor:
-    """The shares at their places among zeros [rows of x, table rows]."""
+    """Scatter the shares among zeros [rows of x, table rows]."""
     return torch.zeros(index.shape[0], rows, dtype=share.dtype, device=share.device).scatter(1, index.long(), share)
 
 
 class FloatLinear(nn.Module):
-    """A linear layer in floating point, between FP32 neighbours; its weight keeps its name, by which the census knows it.
+    """A linear layer in floating point, between FP32 neighbours; its weight keeps its name, by which the census finds it.
 
     Args:
         linear: the layer.
-        dtype: what its weight is stored and its product computed in.
+        dtype: the type of its stored weight and its product.
     """
 
     def __init__(self, linear: nn.Linear, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.weight = constant(linear.weight.T.contiguous().to(dtype))  # [inputs, outputs]; the exporter renames what it has to transpose
+        self.weight = constant(linear.weight.T.contiguous().to(dtype))  # [inputs, outputs]; the exporter renames what it transposes
         self.bias = None if linear.bias is None else constant(linear.bias.to(dtype))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -163,5 +163,5 @@ class FloatLinear(nn.Module):
 
 
 def constant(x: Tensor) -> nn.Buffer:
-    """A copy that no training knows of."""
+    """Copy a tensor, without gradient."""
     return nn.Buffer(x.detach().clone())

@@ -12,11 +12,11 @@ DYNAMIC = "com.microsoft::DynamicQuantizeLSTM"  # of ONNX Runtime's CPU provider
 
 
 class OnnxLstm(nn.Module):
-    """One ONNX LSTM operator a layer, its weights stored as FP32, FP16 or, behind a dequantizer (see `rewrite.lstm_weights`), INT8.
+    """One ONNX LSTM operator per layer, its weights stored as FP32, FP16 or, behind a dequantizer (see `rewrite.lstm_weights`), INT8.
 
     Args:
         lstm: the float module, or the one whose weights are quantized.
-        dtype: what the operator computes in.
+        dtype: the operator's type.
     """
 
     @torch.no_grad()
@@ -41,7 +41,7 @@ class OnnxLstm(nn.Module):
             self.register_buffer(f"bias_{layer}", torch.cat(biases)[None].to(dtype))  # [1, 8 * hidden]
 
     def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """As `nn.LSTM` with `batch_first`."""
+        """Run the LSTM; arguments and results are those of `nn.LSTM` with `batch_first`."""
         x = x.transpose(0, 1).to(self.dtype)  # [time, batch, hidden]
         time, batch = x.shape[:2]
         hiddens, cells = [], []
@@ -71,9 +71,9 @@ class OnnxLstm(nn.Module):
 
 
 class OnnxDynamicLstm(nn.Module):
-    """One DynamicQuantizeLSTM a layer, in a Scan over the windows.
+    """One DynamicQuantizeLSTM per layer, in a Scan over the windows.
 
-    The operator rounds its input over the range of all that it is given, and its state over that of all windows that one thread computes.
+    The operator rounds its input over the range of its whole batch, and its state over that of all windows that one thread computes.
     Given one window, it depends neither on the others nor on the number of threads.
 
     Args:
@@ -96,7 +96,7 @@ class OnnxDynamicLstm(nn.Module):
             self.register_buffer(f"bias_{layer}", constant(torch.cat(biases)[None]))  # [1, 8 * hidden]
 
     def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """As `nn.LSTM` with `batch_first`."""
+        """Run the LSTM; arguments and results are those of `nn.LSTM` with `batch_first`."""
         if state is None:
             zeros = x.new_zeros(self.num_layers, x.shape[0], self.hidden_size)
             state = (zeros, zeros)
@@ -126,6 +126,6 @@ class OnnxDynamicLstm(nn.Module):
 
 
 def _gates(x: Tensor) -> Tensor:
-    """From torch's order of the gates, input, forget, cell, output, to ONNX's input, output, forget, cell."""
+    """Reorder torch's gates, input, forget, cell, output, to ONNX's input, output, forget, cell."""
     input_gate, forget, cell, output = x.chunk(4)
     return torch.cat([input_gate, output, forget, cell])

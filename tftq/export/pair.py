@@ -1,4 +1,4 @@
-"""The streaming pair from the model to two files with names: built, replayed bar by bar beside the one-piece model, then renamed."""
+"""Export the streaming pair: build two files, replay them bar by bar beside the one-piece model, then name them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class ExportedPair(Exported):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Both halves, and their one proof."""
+        """Return both halves, and their one proof."""
         return self.path, self.partner, self.path.with_name(FORMATS[STREAM].proof_file)
 
     def summary(self) -> dict[str, object]:
@@ -60,13 +60,13 @@ def export_pair(
     """Write step.onnx, forecast.onnx and stream.export.json beside the one-piece model, or nothing.
 
     Args:
-        model: what the one-piece model was built from.
+        model: the one-piece model's source.
         format: the one-piece model's format.
         one_piece: its file.
         validation: the windows to prove and to measure the pair with.
         test: further windows to measure it with, where there are any.
-        batch_size: windows a run.
-        origin: where the files come from.
+        batch_size: windows per run.
+        origin: the files' run and data.
 
     Raises:
         GateError: the pair does not forecast what the one-piece model does; no file with its name is left.
@@ -86,7 +86,7 @@ def export_pair(
 
 
 def forecaster(stream: Stream) -> Callable[[BatchArrays], np.ndarray]:
-    """A stream as a function of whole windows: one that continues the one before it by a bar pushes that bar alone.
+    """Make a function of whole windows from a stream: a window that continues the one before it by a bar pushes only that bar.
 
     Args:
         stream: of the pair.
@@ -113,13 +113,13 @@ def forecaster(stream: Stream) -> Callable[[BatchArrays], np.ndarray]:
 
 
 def _one_by_one(batch: BatchArrays) -> Iterator[BatchArrays]:
-    """Its windows, without the dimension of the batch."""
+    """Yield its windows, without the dimension of the batch."""
     for i in range(len(batch.history)):
         yield BatchArrays(*(None if part is None else part[i] for part in batch))  # type: ignore[arg-type]
 
 
 def _continues(window: BatchArrays, before: BatchArrays) -> bool:
-    """Whether a window is the one before, a bar later."""
+    """Return whether a window is the one before, a bar later."""
     same_series = window.static is None or before.static is None or np.array_equal(window.static, before.static)
     return same_series and np.array_equal(window.history[:-1], before.history[1:])
 
@@ -150,7 +150,7 @@ def _prove(
 
 
 def _stretches(windows: Windows) -> BatchArrays:
-    """Windows in order, in a few stretches of neighbours: a bar on a rounding tie is in all the windows of one."""
+    """Select windows in order, in a few stretches of neighbours: a bar on a rounding tie is in all the windows of one."""
     length = min(REPLAYED, len(windows))
     starts = np.linspace(0, len(windows) - length, STRETCHES).round().astype(np.int64)
     return windows.batch(np.unique(starts[:, None] + np.arange(length)))  # those that overlap, once

@@ -1,4 +1,4 @@
-"""The one-piece network cut in two where a bar's part in it is done: what each bar comes to, and the forecast from the window of them.
+"""Cut the one-piece network in two: a step per bar, and the forecast from the window of the bars' results.
 
 The encoder is on the bar's side. Each bar is in as many windows as one has bars, and the encoder begins anew in each; that is one step in
 every window at once, products of matrices, rather than all steps in the one window that is full, products with a vector one after the
@@ -21,7 +21,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class StepNetwork(nn.Module):
-    """A raw bar's variable selection, and the step that it is to the encoder in every window that it is in.
+    """A raw bar's variable selection, and its encoder step in every window that contains it.
 
     Args:
         network: of `deploy`.
@@ -32,7 +32,7 @@ class StepNetwork(nn.Module):
         self.network = network
 
     def forward(self, history: Tensor, states: Tensor | None = None, static: Tensor | None = None) -> tuple[Tensor, ...]:
-        """See `build_pair`: what step.onnx takes and gives."""
+        """Compute the outputs of step.onnx, see `build_pair`."""
         context = self.network.static_context(static)
         selected = self.network.select_past(history[:, None], context)  # [batch, 1, hidden]
         stepped = () if states is None else (self._step(selected, states, context),)
@@ -40,7 +40,7 @@ class StepNetwork(nn.Module):
         return selected[:, 0], *stepped, *said
 
     def _step(self, selected: Tensor, states: Tensor, context: dict[str, Tensor]) -> Tensor:
-        """The states of all windows after a bar [batch, states, lookback, hidden], those of the one that begins with it among them."""
+        """Compute the states of all windows after a bar [batch, states, lookback, hidden], including the window it begins."""
         begun = self.network.initial_state(context)
         if begun is None:
             states = nn.functional.pad(states, (0, 0, 0, 1))
@@ -67,7 +67,7 @@ class ForecastNetwork(nn.Module):
     def forward(
         self, selected: Tensor, future: Tensor, encoded: Tensor | None = None, state: Tensor | None = None, context: Tensor | None = None
     ) -> Tensor:
-        """See `build_pair`: what forecast.onnx takes and gives."""
+        """Compute the output of forecast.onnx, see `build_pair`."""
         said = {} if context is None else dict(zip(CONTEXTS, context.unbind(1), strict=True))
         assert (encoded is None) == (state is None)
         if encoded is None or state is None:
@@ -77,7 +77,7 @@ class ForecastNetwork(nn.Module):
 
 
 def build_pair(model: TemporalFusionTransformer, weights: Format, target: str, origin: Origin | None = None) -> dict[str, bytes]:
-    """The streaming pair of a model: what `step.onnx` and `forecast.onnx` hold.
+    """Build the streaming pair of a model, `step.onnx` and `forecast.onnx`.
 
     The step takes a raw bar `history` and gives `selected`, what its variable selection is. Of the windows that began before it, the
     oldest first, it takes the encoder's `states`, hidden and cell of each layer, and gives their `new_states` and those of the window that
@@ -116,7 +116,7 @@ def build_pair(model: TemporalFusionTransformer, weights: Format, target: str, o
 
 
 def _inputs(model: TemporalFusionTransformer) -> tuple[Shapes, Shapes]:
-    """What either half takes, by name and in order."""
+    """Return the inputs of a half, by name and in order."""
     shapes = model.inputs.shapes(EXAMPLE_BATCH)
     batch, lookback, columns = shapes["history"]
     hidden = model.architecture.hidden
@@ -133,8 +133,8 @@ def _inputs(model: TemporalFusionTransformer) -> tuple[Shapes, Shapes]:
 
 
 def _identity(model: nn.Module) -> str:
-    """SHA-256 (hexadecimal) of all weights, ranges and scalings: the halves of two pairs must not be mixed."""
-    digest = hashlib.sha256(b"cut 2")  # a half of the model as it was cut before is no partner of one that is cut now
+    """Hash (SHA-256, hexadecimal) all weights, ranges and scalings: the halves of two pairs must not be mixed."""
+    digest = hashlib.sha256(b"cut 2")  # halves of a model cut by different versions are no partners
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().numpy().tobytes())

@@ -1,4 +1,4 @@
-"""Prove an exported model: run its files beside the torch model that they come from, hold them to the gate, measure what they cost."""
+"""Prove an exported model: run its files beside their torch model, check them at the gate, and measure their cost."""
 
 import json
 from collections.abc import Callable, Collection, Sequence
@@ -19,20 +19,20 @@ from tftq.serve.measure import measure, measure_pair
 from tftq.serve.proof import HASHES
 from tftq.spec.formats import FORMATS, Format
 
-MEASURED_THREADS = 2  # that latencies are measured with
+MEASURED_THREADS = 2  # for measuring latencies
 
 
 @dataclass(frozen=True)
 class Proof:
-    """Everything that was measured of a model that passed the gate.
+    """All measurements of a model that passed the gate.
 
     Attributes:
         checks: the properties, all passed.
         max_abs_diff: largest distance from the torch model, in the target's unit, as the runtime optimises the graph.
         census: its products and weights.
         cost: load_ms, latency_ms, rss_bytes and process_bytes at batch 1 in a fresh process, on the CPU.
-        nodes: which execution provider computes what there: provider -> operator -> nodes.
-        gpu: `Measurement` on a GPU as plain types, or `skipped`, the reason why it was not; None where nobody would run it there.
+        nodes: execution provider -> operator -> nodes.
+        gpu: `Measurement` on a GPU as plain types, or `skipped`, the reason why it was not; None for formats not meant for a GPU.
     """
 
     checks: list[Check]
@@ -43,7 +43,7 @@ class Proof:
     gpu: dict[str, Any] | None = None
 
     def write(self, path: Path, models: Sequence[Path]) -> None:
-        """Write the proof, whole, with the hashes of the models, by which a reader knows whether it is of theirs; see `proven_bytes`.
+        """Write the proof, atomically, with the hashes of the models, by which a reader checks that it is theirs; see `proven_bytes`.
 
         Args:
             path: the file, JSON.
@@ -58,7 +58,7 @@ class Comparison(NamedTuple):
     """Two outputs for the same windows that must agree.
 
     Attributes:
-        name: for the table of checks: what the reference is, and what is compared.
+        name: for the table of checks: the reference and the compared output.
         output: float32 [windows, ...].
         reference: the same shape.
         tolerance: the largest distance, as a share of the spread, where no value can lie on a rounding tie.
@@ -71,11 +71,11 @@ class Comparison(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a subject's files gave.
+    """The outputs of a subject's files.
 
     Attributes:
         output: for all windows, as the runtime optimises the graph, float32 [windows, ...].
-        comparisons: what must agree; the spread of the first one's reference is the unit of every distance.
+        comparisons: outputs that must agree; the spread of the first one's reference is the unit of every distance.
     """
 
     output: np.ndarray
@@ -90,9 +90,9 @@ class Subject:
         title: in the gate's message.
         files: the model in one piece, or the step and the forecast half of a streaming pair.
         format: of its weights and products.
-        model: what the files were built from, or computes as they should; in integers in eval mode where they do.
+        model: the files' source, or one that computes the same; in integers in eval mode where they do.
         compute: from a torch model to its output for the windows of the proof, float32 [windows, ...].
-        run: the files, on the same windows, given what the model computes.
+        run: runs the files on the same windows, given the model's output.
         inspect: the further checks, of the optimised output.
         kept: the layers that were to stay in floating point where the others are quantized.
     """
@@ -114,11 +114,11 @@ class RunFile(Protocol):
 
 
 def prove(subject: Subject, *, gpu: str | None = None) -> Proof:
-    """Hold an exported model to the gate, and measure what it costs.
+    """Check an exported model at the gate, and measure its cost.
 
     Args:
-        subject: the model, and how it is run.
-        gpu: the UUID of the GPU at hand, to measure it there too where it is for one.
+        subject: the model, and how to run it.
+        gpu: the UUID of the GPU, to measure formats for a GPU there too.
 
     Raises:
         GateError: a property does not hold, the whole table is in the message; or the measuring process failed.
@@ -144,11 +144,11 @@ def prove(subject: Subject, *, gpu: str | None = None) -> Proof:
 
 
 def run_in_batches(run: RunFile, expected: np.ndarray, tolerance: float) -> Outcome:
-    """Run a model in one piece as it is written, as the runtime optimises it, and in batches of several sizes.
+    """Run a model in one piece as written, as the runtime optimises it, and in batches of several sizes.
 
     Args:
         run: the file.
-        expected: what the torch model gives for all windows.
+        expected: the torch model's output for all windows.
         tolerance: of the distance from it, see `Comparison`.
     """
     as_written, optimised = run(optimise=False), run()
@@ -165,7 +165,7 @@ def run_in_batches(run: RunFile, expected: np.ndarray, tolerance: float) -> Outc
 
 
 def measure_on_gpu(path: Path, format: Format, *, gpu: str | None) -> dict[str, Any] | None:
-    """Measure a session on the GPU at hand, or say why not: that says nothing against the model, and fails no run.
+    """Measure a session on the GPU, or give the reason why not, which neither speaks against the model nor fails the run.
 
     Args:
         path: the model.

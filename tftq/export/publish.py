@@ -1,4 +1,4 @@
-"""Files with their names: models that are proven get theirs, and are published to the folder that ensembles load from."""
+"""Name files: proven models get their names, and are published to the folder that ensembles load from."""
 
 import shutil
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ class Proven:
 
     Attributes:
         path: the file.
-        proof: what the gate found.
+        proof: the result of the gate.
     """
 
     path: Path
@@ -31,21 +31,21 @@ class Proven:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Everything that was written of it: the model, and what was proven."""
+        """Return its files: the model and its proof."""
         return self.path, self.path.with_suffix(".export.json")
 
     @property
     def file_bytes(self) -> int:
-        """The size of its models."""
+        """Return the size of its models."""
         return sum(path.stat().st_size for path in self.files if path.suffix == ".onnx")
 
     @property
     def found(self) -> dict[str, object]:
-        """What is known of it beside its proof and its cost, as plain types."""
+        """Return further figures beside its proof and its cost, as plain types."""
         return {}
 
     def summary(self) -> dict[str, object]:
-        """The model's entry in summary.json."""
+        """Return the model's entry in summary.json."""
         cost = self.proof.cost
         return {
             "path": str(self.path),
@@ -68,7 +68,7 @@ class Unproven:
     """Models under temporary names.
 
     Attributes:
-        parts: where to write them, in the order of their names.
+        parts: the paths to write to, in the order of their names.
         proof: to be set once they are proven.
     """
 
@@ -78,9 +78,9 @@ class Unproven:
 
 @contextmanager
 def to_be_proven(*models: Path, proof: Path) -> Iterator[Unproven]:
-    """Give models temporary names to be written to and proven under; at the end they take their own, and their proof is written.
+    """Give models temporary names until they are proven; at the end they take their own, and their proof is written.
 
-    If anything fails no file has its name, and nor has one of an earlier export: what fails now must not look as if it had passed.
+    If anything fails no file has its name, not even one of an earlier export: a failed model must not look as if it had passed.
 
     Args:
         models: the files.
@@ -97,7 +97,7 @@ def to_be_proven(*models: Path, proof: Path) -> Iterator[Unproven]:
 
 
 def origin(name: str, decisive_hash: str, data: BarsRecipe | TableRecipe, windows: Windows) -> Origin:
-    """Where the files of a run come from, and how their columns are made of a file of data.
+    """Describe where the files of a run come from, and how their columns are made from a file of data.
 
     Args:
         name: of the recipe.
@@ -117,7 +117,7 @@ def origin(name: str, decisive_hash: str, data: BarsRecipe | TableRecipe, window
 
 
 def publish(exported: Mapping[Any, Proven], folder: Path) -> None:
-    """Copy models and their proofs to the folder that ensembles load from, each whole, in place of those of the run before."""
+    """Copy models and their proofs atomically to the folder that ensembles load from, in place of those of the run before."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [path for model in exported.values() for path in model.files]
     for stale in {*folder.glob("*.onnx"), *folder.glob("*.export.json")} - {folder / path.name for path in files}:

@@ -1,4 +1,4 @@
-"""From a network to its ONNX graph. Tracing takes seconds, so networks that differ only in the numbers of their tensors are traced once."""
+"""Trace a network to its ONNX graph; it takes seconds, so networks that differ only in their tensors' values are traced once."""
 
 import io
 import logging
@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 OPSET = 21
-_graphs: dict[bytes, bytes] = {}  # what a graph depends on -> the graph without the numbers of the network's tensors
+_graphs: dict[bytes, bytes] = {}  # the inputs of tracing -> the graph without the values of the network's tensors
 
 
 def trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], outputs: tuple[str, ...]) -> onnx.ModelProto:
@@ -23,7 +23,7 @@ def trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], outputs: tu
     Args:
         network: in eval mode, on the CPU.
         shapes: its inputs, arguments of its `forward` by name and in order, each of a batch of at least two, which the graph leaves open.
-        outputs: the names of what it gives, in order.
+        outputs: the names of its outputs, in order.
     """
     key = pickle.dumps((shapes, outputs)) + _structure(network)
     if key not in _graphs:
@@ -37,7 +37,7 @@ def trace(network: nn.Module, shapes: Mapping[str, tuple[int, ...]], outputs: tu
 
 
 def _structure(network: nn.Module) -> bytes:
-    """Everything that tracing a network depends on: all of it, but of its parameters and buffers no more than type and shape."""
+    """Describe everything that tracing a network depends on, its parameters and buffers only by type and shape."""
     tensors = {id(x): (i, x.dtype, tuple(x.shape)) for i, x in enumerate([*network.parameters(), *network.buffers()])}
 
     class Pickler(pickle.Pickler):
@@ -77,13 +77,13 @@ def _without_numbers(graph: onnx.ModelProto, network: nn.Module) -> bytes:
 
 
 def _tensors(network: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers, under every name."""
+    """Return parameters and buffers, under every name."""
     return {**dict(network.named_parameters(remove_duplicate=False)), **dict(network.named_buffers(remove_duplicate=False))}
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's own chatter; its errors are raised, not logged."""
+    """Silence the exporter's log; its errors are raised."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Weights in four bits: half their bytes in the file, and the runtime makes them INT8 once, when it loads it.
+"""Store weights in four bits: half their bytes in the file; the runtime unpacks them to INT8 once, at loading.
 
 A runtime that finds an INT4 weight behind a DequantizeLinear multiplies floats. So what is dequantized here is INT8, unpacked from INT4 by
 operators on constants, which are computed at loading: from there on the graph is that of INT8. torch has no four bits; so the weight is
@@ -45,14 +45,14 @@ def unpacked_curves(offsets: Tensor, base: Tensor, step: Tensor, counts: Sequenc
 
 
 def write_four_bits(model: onnx.ModelProto) -> None:
-    """Store what is marked in four bits and unpack it under the name that it was traced with, in place, where it is used.
+    """Store marked weights in four bits and unpack them under their traced names, in place, where they are used.
 
     That may be the body of a loop: OpenVINO lets it refer to constants outside, but to nothing computed there. ONNX Runtime computes what
     depends on constants alone in a body too when it loads the file.
     """
     graph = model.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
-    made: dict[str, str] = {}  # what a marker traced -> the name of what is unpacked in its place
+    made: dict[str, str] = {}  # a marker's traced output -> the name of the unpacked weight in its place
     for part in reversed(list(every_graph(graph))):  # bodies first: their graphs are copied with them
         unpacking: list[NodeProto] = []
         marked = [node for node in part.node if node.op_type == MARKER]
@@ -78,14 +78,14 @@ def write_four_bits(model: onnx.ModelProto) -> None:
 
 
 def _weight(name: str, integers: np.ndarray) -> tuple[list[NodeProto], list[TensorProto]]:
-    """The operators that make an INT8 weight of what is stored of it, and that."""
+    """Build the operators that unpack an INT8 weight, and its stored constants."""
     return [helper.make_node("Cast", [f"{name}.int4"], [name], to=TensorProto.INT8)], [_packed(f"{name}.int4", integers)]
 
 
 def _curves(
     name: str, offsets: np.ndarray, base: np.ndarray, step: np.ndarray, *, counts: Sequence[int]
 ) -> tuple[list[NodeProto], list[TensorProto]]:
-    """The same of a table, its neighbouring curves of as many rows together."""
+    """Build the same for a table, neighbouring curves with equal numbers of rows together."""
     shape = numpy_helper.from_array(np.array([-1, offsets.shape[1]]), f"{name}.shape")
     nodes, stored = [], [shape]
     runs: list[str] = []
@@ -114,7 +114,7 @@ def _curves(
 
 
 def _packed(name: str, values: np.ndarray) -> TensorProto:
-    """An INT4 constant: two to a byte, the first in the lower half."""
+    """Pack an INT4 constant: two to a byte, the first in the lower half."""
     halves = values.reshape(-1).view(np.uint8) & 0xF
     pairs = np.append(halves, np.zeros(len(halves) % 2, np.uint8)).reshape(-1, 2)
     packed = TensorProto(name=name, data_type=TensorProto.INT4, raw_data=(pairs[:, 0] | pairs[:, 1] << 4).tobytes())

@@ -1,4 +1,4 @@
-"""INT8 weights of float LSTMs: made floats once, when the file is loaded."""
+"""Convert INT8 weights of float LSTMs to floats once, when the file is loaded."""
 
 import numpy as np
 import onnx
@@ -17,7 +17,7 @@ def load_as_floats(model: onnx.ModelProto) -> None:
     constants = {tensor.name: tensor for tensor in graph.initializer}
     makers = {output: node for node in graph.node for output in node.output}
     nodes: list[NodeProto] = []
-    made: dict[str, str] = {}  # what a dequantizer gave -> the floats in its place; of equal small constants the exporter leaves one
+    made: dict[str, str] = {}  # a dequantizer's output -> the floats in its place; of equal small constants the exporter leaves one
     for lstm in (node for node in graph.node if node.op_type == "LSTM"):
         for place in (1, 2):
             given = lstm.input[place]

@@ -1,4 +1,4 @@
-"""What the passes share: the graphs of a model, and their nodes."""
+"""Helpers of the passes: iterate over a model's graphs, and replace their nodes."""
 
 from collections.abc import Iterable, Iterator
 

@@ -1,4 +1,4 @@
-"""A part of the graph that computes one window after another, so that what it holds does not grow with the batch.
+"""Compute a part of the graph one window after another, so that its memory does not grow with the batch.
 
 The exporter writes no loops. So the part is traced between markers as if it saw one window, and then moved into the body of a Scan.
 """
@@ -32,7 +32,7 @@ def each_window(compute: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
 
 
 def write_scans(model: onnx.ModelProto) -> None:
-    """Turn what lies between markers into a Scan, in place; its weights stay constants of the whole graph."""
+    """Turn the nodes between markers into a Scan, in place; its weights stay constants of the whole graph."""
     graph = model.graph
     maker = {output: node for node in graph.node for output in node.output}
     scans = {node.output[0]: _scan(node, graph, maker) for node in graph.node if node.op_type == LEAVE}
@@ -50,7 +50,7 @@ def write_scans(model: onnx.ModelProto) -> None:
 
 
 def _scan(leave: NodeProto, graph: onnx.GraphProto, maker: Mapping[str, NodeProto]) -> NodeProto:
-    """A Scan in the place of its last marker, whose body holds everything since the first ones."""
+    """Build a Scan in place of its last marker; its body holds everything since the first ones."""
     sources = _sources(leave.input, maker)
     part = [node for node in graph.node if node.output[0] in sources]
     windows = [node for node in part if node.op_type == ENTER]
@@ -64,7 +64,7 @@ def _scan(leave: NodeProto, graph: onnx.GraphProto, maker: Mapping[str, NodeProt
 
 
 def _sources(names: Iterable[str], maker: Mapping[str, NodeProto]) -> set[str]:
-    """The nodes, by their first output, that these tensors are computed by, back to where a window is entered."""
+    """Collect the nodes, by their first output, that compute these tensors, back to where a window is entered."""
     found: set[str] = set()
     pending = list(names)
     while pending:

@@ -1,4 +1,4 @@
-"""The tracer's notes."""
+"""Strip the tracer's notes."""
 
 import onnx
 

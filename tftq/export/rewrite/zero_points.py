@@ -1,4 +1,4 @@
-"""Zero points and small weights that several dequantizers share: to each its own."""
+"""Give each dequantizer its own copy of shared zero points and small weights."""
 
 import onnx
 
@@ -15,12 +15,12 @@ def own_zero_points(model: onnx.ModelProto) -> None:
     dequantized: set[str] = set()
     for part in every_graph(graph):
         for node in part.node:
-            if node.op_type == "DequantizeLinear" and constants[node.input[2]].dims:  # one a channel, as only weights and biases have
+            if node.op_type == "DequantizeLinear" and constants[node.input[2]].dims:  # one per channel, as only weights and biases have
                 weight = own = node.input[0]
                 while own in dequantized:
                     own += "_"
                 dequantized.add(own)
-                if own != weight and weight in constants:  # one that is unpacked is no constant before the runtime has made it one
+                if own != weight and weight in constants:  # an unpacked weight is no constant before the runtime has folded it
                     graph.initializer.add().CopyFrom(constants[weight])
                     graph.initializer[-1].name = node.input[0] = own
                 graph.initializer.add().CopyFrom(constants[node.input[2]])
