@@ -1,4 +1,4 @@
-"""Forecasts of bars or a table as they lie in a file, by an exported model: the file's columns in, quantiles out, without torch."""
+"""Forecast a file of bars or of a table by an exported model: the file's columns in, quantiles out, without torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ServedModel:
 
     Attributes:
         path: the file.
-        metadata: what the file says of itself.
+        metadata: of the file.
         origin: how its columns are made from a file of data.
         session: the runtime's.
 
@@ -86,7 +86,7 @@ class Forecasts(NamedTuple):
 
     @property
     def prices(self) -> np.ndarray | None:
-        """The prices that the forecast log returns mean, float64 [batch, horizon, quantiles]; None for tables."""
+        """Return the prices that the forecast log returns correspond to, float64 [batch, horizon, quantiles]; None for tables."""
         return None if self.last_close is None else self.last_close[:, None, None] * np.exp(self.values.astype(np.float64))
 
 
@@ -107,7 +107,7 @@ class Prediction:
 
     @property
     def notes(self) -> list[str]:
-        """Remarks for the user on how the data was read."""
+        """Return notes for the user on how the data was read."""
         return self.history.notes
 
     def batches(self, batch_size: int = BATCH_SIZE) -> Iterator[Forecasts]:
@@ -167,7 +167,7 @@ def predict(
         data: a parquet or CSV file, bars or a table as the model was trained on.
         newest: forecast only the newest window; a parquet file is then read from its end as far as needed.
         format: which of a folder's formats to take.
-        overrides: `key=value` each for what differs from the data of training, as `data.symbol=ESH4`.
+        overrides: `key=value` each for what differs from the data of training, such as `data.symbol=ESH4`.
         threads: threads within an operator; 0 leaves the number to the runtime.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Forecasts as raw bars or rows of a table come in: the columns are made, the window moves on, and a full window is forecast."""
+"""Forecast as raw bars or rows of a table arrive: make the columns, move the window, and forecast a full window."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Live:
     """A forecaster fed bar by bar, or row by row of a table; its forecasts are those of `tftq predict` over the same rows.
 
-    A window never straddles a break: after another step than that of training, or another symbol, it is filled anew.
+    A window never straddles a break: after another step than that of training, or another symbol, it is filled again.
 
     Args:
         model: an exported .onnx file, the folder of a streaming pair, a folder of models, or the folder of a run; of a folder the pair is
@@ -36,7 +36,7 @@ class Live:
         threads: threads within an operator; 0 leaves the number to the runtime.
 
     Attributes:
-        metadata: what the model's file says of itself.
+        metadata: of the model's file.
         time: of the newest row, nanoseconds UTC; None before the first.
 
     Raises:
@@ -69,26 +69,26 @@ class Live:
 
     @property
     def times(self) -> np.ndarray:
-        """The times that follow the newest row, which its forecast is of, int64 nanoseconds UTC [horizon]."""
+        """Return the forecast times that follow the newest row, int64 nanoseconds UTC [horizon]."""
         if self.time is None:
             raise StreamError("no row so far: push one first")
         return self.time + self._step * np.arange(1, self.metadata.horizon + 1)
 
     def push(self, row: Row, future: Mapping[str, ArrayLike] | None = None) -> np.ndarray | None:
-        """Take the next bar or row, in order of time.
+        """Add the next bar or row, in order of time.
 
         Args:
             row: of bars: timestamp, open, high, low, close, volume and, where contracts change, symbol; prices in their own unit. Of a
                 table: its time, target, observed and known columns, by the names of training. Times are nanoseconds UTC, `datetime` with
                 a zone, or `datetime64` in UTC.
-            future: of a table with known columns: their values over the horizon, name -> [horizon]. Without it the row is taken and not
+            future: of a table with known columns: their values over the horizon, name -> [horizon]. Without it the row is added and not
                 forecast.
 
         Returns:
             float32 [horizon, quantiles] in the target's unit; None while the window is not full.
 
         Raises:
-            StreamError: a row that lacks a value, is not finite, or is not later than the one before; the window stays as it was.
+            StreamError: a row that lacks a value, is not finite, or is not later than the one before; the window stays unchanged.
             NonFiniteError: the forecast is not finite.
         """
         if lacking := [name for name in (self._columns.time, *self._columns.values) if name not in row]:
@@ -150,7 +150,7 @@ class _Columns(Protocol):
     """How the columns of a model are made from raw values.
 
     Attributes:
-        time, values: names of what a row must hold.
+        time, values: names of the required values of a row.
         history, future: names of the columns made, in order.
     """
 
@@ -166,7 +166,7 @@ class _Columns(Protocol):
 
 
 class _BarColumns:
-    """The features of bars, from those of the segment so far."""
+    """The features of bars, from the bars of the segment so far."""
 
     time: str = "timestamp"
     values: tuple[str, ...] = VALUES
@@ -181,7 +181,7 @@ class _BarColumns:
         self._online.begin()
 
     def check(self, values: np.ndarray, future: Mapping[str, ArrayLike] | None, horizon: int) -> np.ndarray:
-        """Refuse what no bar can be; nothing but the clock is known of the future."""
+        """Refuse an impossible bar; only the clock is known of the future."""
         first, high, low, last, volume = values
         if not (0 < low <= min(first, last) <= max(first, last) <= high and volume >= 0):
             shown = ", ".join(f"{name} {value:g}" for name, value in zip(VALUES, values, strict=True))
@@ -198,7 +198,7 @@ class _BarColumns:
 
 
 class _TableColumns:
-    """The columns of a table as they are, and those of its calendar."""
+    """The columns of a table unchanged, and those of its calendar."""
 
     def __init__(self, origin: Origin) -> None:
         data = origin.data
@@ -210,10 +210,10 @@ class _TableColumns:
         self.future: tuple[str, ...] = (*self._known, *clock)
 
     def begin(self) -> None:
-        """Nothing of a row goes on into the next."""
+        """Begin a segment; rows of a table do not depend on earlier ones."""
 
     def check(self, values: np.ndarray, future: Mapping[str, ArrayLike] | None, horizon: int) -> np.ndarray | None:
-        """The known columns over the horizon, float32 [horizon, columns]; None where they are not given."""
+        """Return the known columns over the horizon, float32 [horizon, columns]; None where they are not given."""
         if self._known and future is None:
             return None
         given = future or {}

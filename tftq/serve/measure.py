@@ -138,7 +138,7 @@ def measure_here(
 def count_nodes(*paths: Path, threads: int, cuda: bool = False, shapes: Shapes | None = None) -> dict[str, dict[str, int]]:
     """Count the nodes of the optimised graphs: execution provider -> operator -> nodes; those of a loop's body once.
 
-    Args: as for `open_session` and `measure`.
+    Args: see `open_session` and `measure`.
     """
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for path in paths:

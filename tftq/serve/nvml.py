@@ -34,7 +34,7 @@ def free_bytes_reader(uuid: str) -> Callable[[], int]:
 def own_bytes_reader(uuid: str) -> Callable[[], int | None]:
     """Return a function that reads how much memory of one GPU this process occupies, including the CUDA context.
 
-    Args, Raises: as for `free_bytes_reader`.
+    Args, Raises: see `free_bytes_reader`.
 
     Returns:
         a function that returns the bytes, or None where the driver does not report them per process (WDDM, or a container with process

@@ -100,7 +100,7 @@ def require_runtime(path: Path, oldest: str) -> None:
 
     Args:
         path: the file.
-        oldest: the oldest release that can load it, as 1.18.
+        oldest: the oldest release that can load it, such as 1.18.
 
     Raises:
         ProviderError: names both releases.

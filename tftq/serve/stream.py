@@ -62,7 +62,7 @@ class Stream:
 
     @property
     def ready(self) -> bool:
-        """Whether the window is full, so that `forecast` can be called."""
+        """Return whether the window is full, so that `forecast` can be called."""
         return self._count == self.lookback
 
     def pick(self, features: Mapping[str, ArrayLike], name: str = "history") -> np.ndarray:
@@ -139,7 +139,7 @@ class Stream:
         self._count = 0
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return what a restart needs for the same forecasts, as arrays that `np.savez` stores and `np.load` reads without pickle."""
+        """Return the state for the same forecasts after a restart, as arrays that `np.savez` stores and `np.load` reads without pickle."""
         kept = self._bars[self.lookback - self._count :].copy()  # [bars, history columns]
         return {"pair": np.array(self._pair), "bars": kept, **{name: values[0].copy() for name, values in self._static.items()}}
 
