@@ -17,7 +17,7 @@ class TradingEnvironment(gymnasium.Env[Observation, np.int64]):
     """One run of windows a bar apart is an episode; it ends with the run, and none straddles a gap, a session break or a contract.
 
     An observation is the state at the close of bar t: `history`, the raw rows of the last `lookback` bars, and `position`, the one
-    held. The action is the position from there to the close of bar t+1, which earns `Rewards.of`. The market goes on after the last bar
+    held. The action is the position from there to the close of bar t+1, which earns `Rewards.of`. The market continues after the last bar
     of a run, only unseen, so that an episode is truncated there and never terminated.
 
     Args:

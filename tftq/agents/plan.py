@@ -118,7 +118,7 @@ def _actor_critic_loss(networks: Sequence[Policy], held: Sequence[Observations])
 
 
 def _steps(agent: DqnRecipe | PpoRecipe, inputs: Inputs, scaling: ColumnScaling) -> Sequence[Callable[[], object]]:
-    """Two updates, the first of which makes the optimizer's state, and an evaluation."""
+    """Return two updates, where the first makes the optimizer's state, and an evaluation."""
 
     def network(outputs: int) -> Policy:
         layers = [module for sizes in layer_sizes(inputs, agent.layers, outputs) for module in (nn.Linear(*sizes), nn.ReLU())]

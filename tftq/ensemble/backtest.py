@@ -150,7 +150,7 @@ class Backtest:
         bars: the bars that count.
         answered: bool [bars], at which any member answered.
         since: int64 nanoseconds UTC, the last bar of training, and `learned`: number of bars up to it, left out; None where not known.
-        unsaid: members of which it is not known.
+        unsaid: members without a known date.
         horizon: steps of the longest forecast, 1 where there is none.
         cost_ticks, tick: the cost of changing the position by 1, in ticks, and a tick in the price's unit.
         scores: by member.
@@ -217,7 +217,7 @@ def backtest(table: pa.Table, *, cost_ticks: float, tick: float, since: int | No
         cost_ticks: of changing the position by 1, in ticks.
         tick: the smallest change of the price, in the price's unit.
         since: int64 nanoseconds UTC, the last bar of training; those after it count. None: not known, and all count.
-        unsaid: members of which that is not known.
+        unsaid: members without a known date.
 
     Raises:
         TooFewBarsError: no two bars in a row count.

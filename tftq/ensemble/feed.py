@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SOURCE = "standard input"
 NEARER_IN_ANOTHER_UNIT = -np.log(FIXED_POINT) / 2  # of log prices from bar to bar
-STEPS_TO_FIND = 10  # gaps of a feed, of which one at least must be of the members' step
+STEPS_TO_FIND = 10  # gaps of a feed, at least one of which must be of the members' step
 LINES = "give JSON objects, or CSV below a line with the names of its columns, after a restart too"
 NO_FEED = 100  # consecutive lines without a bar: no more are left out, whatever the recipe has, or a run would continue without answers
 BYTE_ORDER_MARK = "\ufeff"  # before the first line, where a feed was written as UTF-8 by some tools

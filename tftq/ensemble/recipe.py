@@ -110,7 +110,7 @@ class BarsToAnswer(Section):
     last: Count | None = None  # of a file: the newest bars alone; null: all
     unseen: Switch = False  # of a file: the bars alone that lie after those that any member was trained on
     symbol: Text | None = None
-    step_s: Seconds | None = None  # between bars; null: as the members were trained, of which one must say it
+    step_s: Seconds | None = None  # between bars; null: as the members were trained; at least one file must state it
     time_zone: Text | None = None  # of timestamps that carry none; null: the members', whose clock the calendar columns show in any case
     duplicates: Literal["refuse", "drop"] = "refuse"
     missing: Literal["refuse", "drop"] = "refuse"

@@ -46,7 +46,7 @@ def plan_peaks(make_steps: Callable[[], Sequence[Callable[[], object]]], *, roun
     Args:
         make_steps: builds everything and returns functions without arguments. All of it runs under `FakeTensorMode`: no values, so no
             `.item()`, and no tensors made before.
-        rounding: each storage takes a multiple of so many bytes, as of an allocator.
+        rounding: each storage takes a multiple of so many bytes, as in an allocator.
 
     Returns:
         The peak of each step; parameters live throughout, and the optimizer's state from its first step on.

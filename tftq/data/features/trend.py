@@ -22,7 +22,7 @@ from tftq.data.features.rolling import (
     weighted_change,
 )
 
-TIE = 1e-9  # of the price: moves that differ by less are equal but for rounding, which no tick of 0.01 escapes
+TIE = 1e-9  # of the price: moves that differ by less are equal except for rounding, which no tick of 0.01 escapes
 TERMS = 50  # bars after which an exponential mean is cut off, so that no feature depends on more
 
 
