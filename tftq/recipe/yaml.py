@@ -19,6 +19,7 @@ KeyPath = tuple[str, ...]
 LARGEST = 1_000_000  # characters of a document; a recipe has a few thousand
 DEEPEST = 50  # levels of nesting; the schema has five
 _SMALL_FLOAT = re.compile(r"[-+]?\.[0-9]+([eE][-+]?[0-9]+)?")  # YAML 1.2's core schema, which the library's resolver leaves as text
+LONGEST_INTEGER = 100  # characters; Python refuses thousands, and no option is as large as this
 _INTEGER_BASES = {"0x": 16, "0o": 8, "0b": 2}
 
 
@@ -106,6 +107,10 @@ def _typed(event: ScalarEvent) -> Any:
         sign, digits = (text[0], text[1:]) if text[0] in "+-" else ("", text)
         digits = digits.replace("_", "")
         base = _INTEGER_BASES.get(digits[:2].lower(), 10)
+        if len(digits) > LONGEST_INTEGER:
+            _refuse(event, f"a whole number of {len(digits):,} characters; allowed: at most {LONGEST_INTEGER}")
+        if base != 10 and not digits[2:]:
+            return text
         return int(sign + (digits if base == 10 else digits[2:]), base)
     if tag == "float" or (event.implicit[0] and _SMALL_FLOAT.fullmatch(text)):
         return float(text.lower().replace("_", "").replace(".inf", "inf").replace(".nan", "nan"))
@@ -139,7 +144,9 @@ class _Builder:
             mark = error.problem_mark or error.context_mark
             place = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
             raise InvalidYamlError(f"{place}not YAML: {error.problem or error.context}") from error
-        except YAMLError as error:
+        except InvalidYamlError:
+            raise
+        except (YAMLError, OverflowError, ValueError) as error:  # the latter two of an escaped character that there is none of
             raise InvalidYamlError(f"not YAML: {error}") from error
         self._events = iter(content)
         return self._value(next(self._events), ()) if content else None
