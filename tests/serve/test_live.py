@@ -1,10 +1,12 @@
 """Rows as they come: the same forecasts, bit for bit, as over a file of them."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.data.helpers import BEGIN, MINUTE, bar_columns, table_columns, take, write
@@ -15,6 +17,7 @@ from tftq.errors import StreamError
 from tftq.serve.forecast import predict
 from tftq.serve.live import Live
 from tftq.serve.stream import Stream
+from tftq.spec.metadata import METADATA_KEY
 
 
 def bars(columns: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
@@ -101,6 +104,12 @@ def test_what_cannot_be_is_refused_and_the_window_stays(tmp_path: Path) -> None:
         ({"timestamp": first["timestamp"]}, "a row of 2024-01-08T00:00:00Z after that of 2024-01-08T00:00:00Z"),
         ({"timestamp": "now"}, "found the time 'now'; allowed: nanoseconds UTC"),
         ({"timestamp": datetime(2024, 1, 8, 0, 1)}, "without a zone"),
+        ({"timestamp": np.datetime64("NaT")}, "found the time NaT; allowed: those that 64 bits of nanoseconds hold"),
+        ({"timestamp": np.datetime64("2300", "Y")}, "found the time 2300; allowed: those that 64 bits of nanoseconds hold"),
+        ({"timestamp": datetime.max.replace(tzinfo=UTC)}, "allowed: those that 64 bits of nanoseconds hold"),
+        ({"timestamp": 2**63 - 1}, "allowed: those that 64 bits of nanoseconds hold"),  # and the horizon after it
+        ({"volume": 1e39}, "volume: found 1e\\+39; allowed: finite numbers"),
+        ({"volume": 10**400}, "volume: found inf; allowed: finite numbers"),
     ):
         with pytest.raises(StreamError, match=why):
             live.push({**second, **change})
@@ -120,3 +129,15 @@ def test_a_future_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StreamError, match=r"^future: x: needed: 2 values"):
         live.push(row, {"x": [1, 2, 3]})
     assert live.time is None
+
+
+def test_columns_that_are_not_made_are_refused(tmp_path: Path) -> None:
+    table_model(tmp_path / "m.onnx")
+    model = onnx.load(tmp_path / "m.onnx")
+    (entry,) = (entry for entry in model.metadata_props if entry.key == METADATA_KEY)
+    values = json.loads(entry.value)
+    values["inputs"]["history"][0]["name"] = "of another release"
+    entry.value = json.dumps(values)
+    onnx.save(model, tmp_path / "other.onnx")
+    with pytest.raises(StreamError, match="expects columns that this tftq does not make"):
+        Live(tmp_path / "other.onnx")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +24,8 @@ from tftq.spec.metadata import ForecasterMetadata, Origin, read_metadata
 
 Row = Mapping[str, Any]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST = 2**63  # nanoseconds
+LARGEST = float(np.finfo(np.float32).max)
 
 
 class Live:
@@ -59,9 +62,12 @@ class Live:
             self.metadata, origin = served.metadata, served.origin
             self._window = _Rows(served)
         self._step = origin.step_ns
-        self._columns: _Columns = _BarColumns(origin) if origin.of_bars else _TableColumns(origin)
-        self._history = [self._columns.history.index(name) for name in self.metadata.names("history")]
-        self._future = [self._columns.future.index(name) for name in self.metadata.names("future")]
+        try:
+            self._columns: _Columns = _BarColumns(origin) if origin.of_bars else _TableColumns(origin)
+            self._history = [self._columns.history.index(name) for name in self.metadata.names("history")]
+            self._future = [self._columns.future.index(name) for name in self.metadata.names("future")]
+        except (KeyError, TypeError, ValueError) as error:
+            raise StreamError(f"{path}: expects columns that this tftq does not make ({error}); export the model again") from error
         self._warmup = int(origin.data.get("warmup", 0)) if origin.of_bars else 0
         self._count = 0  # rows since the last break
         self._symbol: object = None
@@ -94,6 +100,8 @@ class Live:
         if lacking := [name for name in (self._columns.time, *self._columns.values) if name not in row]:
             raise StreamError(f"a row without {', '.join(lacking)}; needed: {', '.join((self._columns.time, *self._columns.values))}")
         time = _nanoseconds(row[self._columns.time])
+        if not -LATEST < time < LATEST - self._step * self.metadata.horizon:
+            raise StreamError(f"found the time {row[self._columns.time]!r}; allowed: those that 64 bits of nanoseconds hold, 1678 to 2262")
         values = np.array([_number(name, row[name]) for name in self._columns.values])
         if self.time is not None and time <= self.time:
             raise StreamError(f"a row of {iso(time)} after that of {iso(self.time)}; push rows in order of time, each once")
@@ -236,7 +244,9 @@ def _number(name: str, value: Any) -> float:
         number = float(value)
     except (TypeError, ValueError) as error:
         raise StreamError(f"{name}: found {value!r}; allowed: a number") from error
-    if not np.isfinite(np.float32(number)):
+    except OverflowError:  # an integer that no float holds
+        number = math.inf
+    if not abs(number) <= LARGEST:
         raise StreamError(f"{name}: found {number:g}; allowed: finite numbers of float32; leave the row out, or correct its value")
     return number
 
@@ -247,7 +257,10 @@ def _nanoseconds(time: Any) -> int:
             raise StreamError(f"found the time {time} without a zone; give it one, as datetime.now(UTC) has")
         return (time - EPOCH) // timedelta(microseconds=1) * 1000
     if isinstance(time, np.datetime64):
-        return int(time.astype("datetime64[ns]").astype(np.int64))
+        converted = time.astype("datetime64[ns]")
+        if converted.astype(time.dtype) != time:  # no time at all, or one that wrapped around
+            raise StreamError(f"found the time {time}; allowed: those that 64 bits of nanoseconds hold, 1678 to 2262")
+        return int(converted.astype(np.int64))
     if isinstance(time, int | np.integer):
         return int(time)
     raise StreamError(f"found the time {time!r}; allowed: nanoseconds UTC as an integer, datetime with a zone, or datetime64")
