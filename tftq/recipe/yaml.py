@@ -16,7 +16,7 @@ from tftq.errors import RecipeError
 
 KeyPath = tuple[str, ...]
 
-LARGEST = 1_000_000  # characters of a document; a recipe has a few thousand
+LARGEST = 100_000  # characters of a document; a recipe has a few thousand
 DEEPEST = 50  # levels of nesting; the schema has five
 _SMALL_FLOAT = re.compile(r"[-+]?\.[0-9]+([eE][-+]?[0-9]+)?")  # YAML 1.2's core schema, which the library's resolver leaves as text
 LONGEST_INTEGER = 100  # characters; Python refuses thousands, and no option is as large as this
