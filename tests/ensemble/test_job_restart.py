@@ -69,7 +69,7 @@ def test_a_file_that_was_cut_off_goes_on_from_its_last_state(
     with pytest.raises(KeyboardInterrupt):
         quietly(recipe)
     summary, told, _ = quietly(recipe, resume=True)
-    assert "goes on after 21 bars" in told and asked[25] == asked[21] and summary["bars"] == 48
+    assert "resumes after 21 bars" in told and asked[25] == asked[21] and summary["bars"] == 48
     assert answers_of(tmp_path / "cut").equals(answers_of(tmp_path / "whole"))
 
 
@@ -107,7 +107,7 @@ def test_a_state_goes_to_no_other_model(tmp_path: Path, members: dict[str, Path]
     with pytest.raises(EnsembleError, match=r"the state is of other models than those there are now: near; begin anew"):
         quietly(recipe, lines=[], resume=True)
     np.savez(tmp_path / "out" / "state.npz", notes=np.array('{"format": 1}'))
-    with pytest.raises(EnsembleError, match=r"state\.npz: was written by another version of tftq; go on with that one, or begin anew"):
+    with pytest.raises(EnsembleError, match=r"state\.npz: was written by another version of tftq; use that one, or begin anew"):
         quietly(recipe, lines=[], resume=True)
     for damaged in (b"PK", b""):
         (tmp_path / "out" / "state.npz").write_bytes(damaged)
@@ -157,7 +157,7 @@ def test_a_bad_line_ends_the_run_where_it_can_go_on(tmp_path: Path, members: dic
 def test_the_advice_of_a_bad_line_can_be_followed(tmp_path: Path, members: dict[str, Path]) -> None:
     """What changes no answer that was given is no other recipe: how lines are refused, threads, memory, states, what trades cost."""
     lines = as_json(COLUMNS)
-    with pytest.raises(DataError, match=r"set data\.bad_lines: skip to leave such lines out, and go on with --resume"):
+    with pytest.raises(DataError, match=r"set data\.bad_lines: skip to leave such lines out, and continue with --resume"):
         quietly(recipe_of(tmp_path / "out", "-", members), lines=[*lines[:20], "oops\n"])
     changed = recipe_of(
         tmp_path / "out",

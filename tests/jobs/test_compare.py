@@ -143,7 +143,7 @@ def into_a_folder_of_runs(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda folder: (folder / "summary.json").unlink(), "the run did not come to its end: go on with .* --resume"),
+        (lambda folder: (folder / "summary.json").unlink(), "the run did not finish: continue with .* --resume"),
         (lambda folder: [path.unlink() for path in folder.glob("*.*")], "allowed: a recipe, or the folder of a finished run"),
         (into_a_folder_of_runs, r"cannot be read: No such file or directory; did you mean a run below it, as .*old\?"),
         (lambda folder: (folder / "summary.json").write_text("{"), "is no JSON"),

@@ -238,7 +238,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(tftq.jobs.run, "run", interrupted)
     assert main(["run", str(QAT), f"out={tmp_path / 'run'}"]) == 130
-    assert "interrupted (training would resume at epoch 2, update 22): go on with --resume" in capsys.readouterr().err
+    assert "interrupted (training would resume at epoch 2, update 22): continue with --resume" in capsys.readouterr().err
 
 
 def test_a_checkpoint_knows_its_data() -> None:

@@ -77,7 +77,7 @@ def read(folder: Path) -> Saved | None:
     except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
         raise EnsembleError(f"{path}: cannot be read ({error}); begin anew in another out=...") from error
     if notes.get("format") != FORMAT:
-        raise EnsembleError(f"{path}: was written by another version of tftq; go on with that one, or begin anew in another out=...")
+        raise EnsembleError(f"{path}: was written by another version of tftq; use that one, or begin anew in another out=...")
     return Saved(notes, arrays)
 
 

@@ -202,7 +202,7 @@ class _Lines:
                 )
 
     def _refuse(self, number: int, error: Exception) -> NoReturn:
-        advice = "set data.bad_lines: skip to leave such lines out, and go on with --resume"
+        advice = "set data.bad_lines: skip to leave such lines out, and continue with --resume"
         raise DataError(f"{SOURCE}, line {number}: {error}; {advice}") from error
 
     def _bar(self, table: pa.Table) -> Bar | None:

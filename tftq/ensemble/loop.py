@@ -51,7 +51,7 @@ class Loop:
         self._counts_at_bar = Counter(saved.notes["counts_at_bar"])
         messages.kept[:0] = [sentence for sentence in saved.notes["told"] if sentence not in messages.kept]
         self.log, self.resumed_after = AnswerLog(folder, levels, saved.notes["rows"]), ensemble.bars
-        messages(f"goes on after {ensemble.bars} bars")
+        messages(f"resumes after {ensemble.bars} bars")
 
     def answers(self, save_every: int) -> Iterator[BarAnswers]:
         """Yield the answers bar by bar.

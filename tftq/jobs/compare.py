@@ -204,7 +204,7 @@ def compare(given: Sequence[Path], overrides: Sequence[str], console: Console) -
     if overrides and all(path.is_dir() for path in given):
         raise CompareError(f"{', '.join(overrides)} has no effect: only folders of finished runs are given; allowed: beside a recipe")
     if models := [str(path) for path in given if path.suffix == ".onnx" and path.is_file()]:
-        raise CompareError(f"{', '.join(models)}: found a model; allowed: a recipe, or the folder of a finished run, as that which made it")
+        raise CompareError(f"{', '.join(models)}: found a model; allowed: a recipe, or the folder of a finished run")
     # All are looked at before any is run.
     found = [FinishedRun.read(path) if path.is_dir() else _finished_before(load_recipe(path, overrides), console) for path in given]
     folders = Counter(made.out for made in found if isinstance(made, Recipe) and made.out is not None)
@@ -261,7 +261,7 @@ def _hint(folder: Path) -> str:
     if runs:
         return f"did you mean a run below it, as {runs[-1]}?"
     if (folder / "recipe.yaml").exists():
-        return f"the run did not come to its end: go on with {folder / 'recipe.yaml'} out={folder} --resume"
+        return f"the run did not finish: continue with {folder / 'recipe.yaml'} out={folder} --resume"
     return "allowed: a recipe, or the folder of a finished run"
 
 

@@ -61,7 +61,7 @@ class RunFolder:
         if path.is_file():
             raise RunFolderError(f"{path}: is a file; choose another out=... for the folder of the run")
         if path.exists() and any(path.iterdir()):
-            raise RunFolderError(f"{path}: is not empty; choose another out=..., remove it, or go on with --resume")
+            raise RunFolderError(f"{path}: is not empty; choose another out=..., remove it, or continue with --resume")
         path.mkdir(parents=True, exist_ok=True)
         folder.write_json("env.json", {"started": f"{started:%Y-%m-%dT%H:%M:%SZ}", **environment})
         folder.write("recipe.yaml", identity(recipe))  # last: it makes the folder one that can be resumed
@@ -125,7 +125,7 @@ def begun_by(folder: Path) -> JobRecipe:
     try:
         recipe = load_document(folder / "recipe.yaml")
     except RecipeError as error:
-        advice = "go on with the version that wrote it, or choose another folder"
+        advice = "use the version that wrote it, or choose another folder"
         raise RecipeError(f"{folder}: was begun by a recipe that this version of tftq does not take; {advice}\n{error}") from error
     assert isinstance(recipe, JobRecipe)
     return recipe

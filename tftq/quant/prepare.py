@@ -42,7 +42,7 @@ def prepare(model: Model, *, lstm: LstmStorage, weights: WeightStorage = "int8",
         QuantizationError: a TFT is not in the table form, or is prepared already; a pattern matches nothing, or they match everything.
     """
     if any(True for _ in quantizers(model)):
-        raise QuantizationError("the model is prepared already: go on with it as it is, or prepare a new table of the float model")
+        raise QuantizationError("the model is prepared already: use it as it is, or prepare a new table of the float model")
     if any(isinstance(module, FoldedCurves | PaperVariableSelection) for module in model.modules()):
         raise QuantizationError("only the table form is quantized: call prepare(tabulate(model)[0], ...)")
     kept = kept_layers(model, lstm=lstm, keep_float=keep_float)

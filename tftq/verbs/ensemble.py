@@ -40,4 +40,4 @@ def execute(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             print(json.dumps(summary.as_dict(), indent=1, allow_nan=False))
         return 0
 
-    return exit_status(command, advice=": go on with --resume and out= the run's folder")
+    return exit_status(command, advice=": continue with --resume and out= the run's folder")

@@ -24,4 +24,4 @@ def execute(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         run(chosen.recipe, chosen.override, resume=chosen.resume)
         return 0
 
-    return exit_status(command, advice=": go on with --resume and out= the run's folder, or run anew")
+    return exit_status(command, advice=": continue with --resume and out= the run's folder, or run anew")
